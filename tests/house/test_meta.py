@@ -330,27 +330,6 @@ def test_a_circle_is_found(module: str, line: str, files: list[set[str]], wings:
     assert circles(of_wings(edges)) == wings
 
 
-# ---------------------------------------------------------------- floors
-MAX_ENTRIES = 12                           # of a folder: as many as a reader takes in at one look
-MAX_AT_THE_DOOR = 16                       # of minidl itself, whose folders are rooms, each with readers of its own
-
-
-def entries(folder: Path) -> list[str]:
-    """Names in a folder, but for what Python, tools and systems leave there."""
-    return sorted(path.name for path in folder.iterdir() if path.name[0] != "." and path.suffix != ".pyc"
-                  and path.name != "__pycache__")
-
-
-FLOORS = [folder for folder in (ROOT / "minidl", *sorted((ROOT / "minidl").rglob("*")))
-          if folder.is_dir() and entries(folder) and ROOT / "minidl" / "zoo" not in (folder, *folder.parents)]
-
-
-@pytest.mark.parametrize("folder", FLOORS, ids=lambda folder: folder.relative_to(ROOT).as_posix())
-def test_a_floor_has_few_entries(folder: Path) -> None:
-    most = MAX_AT_THE_DOOR if folder == ROOT / "minidl" else MAX_ENTRIES
-    assert len(entries(folder)) <= most, entries(folder)
-
-
 # ---------------------------------------------------------------- op bodies touch arrays only through k
 SHAPE_FACTS = {"shape", "dtype", "ndim", "size"}
 SHAPE_READERS = {"_shape", "tuple", "zip", "enumerate", "len"}         # may be handed arrays: they look at shapes
