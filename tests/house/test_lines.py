@@ -47,6 +47,7 @@ def test_what_a_line_of_code_is(text: str, lines: int) -> None:
     assert lines_of_c("// a comment\n\nint a;  // b\n") == 1
 
 
+@pytest.mark.slow                          # tokens of 320 files
 def test_the_changelog_states_the_lines_of_code() -> None:
     unreleased = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1]
     stated, lines = STATED.search(unreleased), lines_of(ROOT / "minidl")
