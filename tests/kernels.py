@@ -46,6 +46,8 @@ SPILLS = {                                 # (file, architecture) -> bytes that 
     ("layers/loss/cross_entropy.cu", 120): 8}     # the fused loss of doubles, at 1024 threads per block
 MAX_CHANGED = 600                          # pairs that a check compiles: three minutes on two cores
 SAMPLE = 0.02                              # of the pairs whose rows are as they should be
+AGAIN = 3                                  # a row may be right though not each run of the compiler gives it: of 4,887
+                                           # pairs one had 225 registers for 227, once in four times
 THREADS = int(os.environ.get("WORKERS", 2))   # as in .ci/deep
 SAVED_AT_ONCE = 40                         # configurations, of which --write loses no more if it is interrupted
 
@@ -233,7 +235,8 @@ def check(lock: Lock, configurations: list[Configuration], share: float, commit:
             faults.append(f"{what}: does not compile for {architecture}: {found}")
             continue
         faults += [f"{what}: {fault}" for fault in found.faults(file, architecture)]
-        if at >= len(new) and (want := lock.rows[file, name_of(constants)].outcomes.get(architecture)) != found:
+        want = found if at < len(new) else lock.rows[file, name_of(constants)].outcomes.get(architecture)
+        if want != found and want not in (outcome((file, constants), architecture) for _ in range(AGAIN)):
             faults.append(f"{what}: the row says {want} for {architecture}, but the compiler {found}; run {WRITE}")
     if changed:
         print(f"to compile these no more: {WRITE}, and commit the lock")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,20 @@ def test_a_row_that_is_false(compiles: Path) -> None:
     lock.rows[key] = row._replace(outcomes={**row.outcomes, 80: row.outcomes[80]._replace(registers=3)})
     assert checked(lock) == ""
     assert "mine.cu REAL=float: the row says Outcome(registers=3, " in checked(lock, share=1)
+
+
+@pytest.mark.parametrize(("others", "faults"), [(1, 0), (3, 0), (4, 4)])
+def test_a_compiler_that_does_not_always_give_the_same(compiles: Path, monkeypatch: pytest.MonkeyPatch, others: int,
+                                                       faults: int) -> None:
+    """Of each pair, so many times, one register more."""
+    lock, seen = locked(), Counter[Any]()
+
+    def another(configuration: Any, architecture: int) -> Outcome:
+        found = lock.rows[configuration[0], kernels.name_of(configuration[1])].outcomes[architecture]
+        seen[configuration, architecture] += 1
+        return found._replace(registers=found.registers + (seen[configuration, architecture] <= others))
+    monkeypatch.setattr(kernels, "outcome", another)
+    assert checked(lock, share=1).count("the row says") == faults
 
 
 def test_too_many_changes_are_an_error(compiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
