@@ -332,7 +332,10 @@ def scenario(net: Net, dtype: str = "float32", perturbed: float = 0.0, seed: int
         rng = np.random.default_rng([seed, net.number])
 
         def perturb(t: Tensor) -> Tensor:
-            t.data[...] *= 1 + perturbed * rng.choice((-1.0, 1.0), t.shape)
+            by = 1 + perturbed * rng.choice((-1.0, 1.0), t.shape)
+            if not t.data.flags.writeable:             # one value in several places
+                return t * Tensor(by)
+            t.data[...] *= by
             return t
         if perturbed:
             for p in model.parameters():
