@@ -188,7 +188,7 @@ def parts(number: int, repeats: int) -> list[Result]:
     replay = entry.replay
     tensors, results = replay.calls.changed.of(given), [each.take() for each in replay.results]
     alone: dict[str, Callable[[], Any]] = {
-        "the look at arguments and facts": lambda: entry.seen((), batches[0]),
+        "the look at arguments and facts": lambda: entry.look((), batches[0]),
         "marks of change": lambda: mark_changed(tensors),
         "arrays for the results": lambda: [each.take() for each in replay.results],
         "Tensors around results": lambda: list(map(wrap, results)),

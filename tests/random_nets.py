@@ -340,6 +340,7 @@ def scenario(net: Net, dtype: str = "float32", perturbed: float = 0.0, seed: int
         if perturbed:
             for p in model.parameters():
                 perturb(p)
+            # By its class: attributes are noted
             for layer in [each for each in model.modules() if not [*each.children()]]:
                 kind = type(layer)
                 layer.__class__ = type(kind.__name__, (kind,), {

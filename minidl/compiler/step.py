@@ -111,18 +111,13 @@ class CompiledStep:
         values: Sequence[Any] = arguments
         if options:
             names, values = tuple(sorted(options)), values_of(arguments, options)
-        ready = self._ready                          # entry.seen and entry.run, spelled out: each call costs 0.2 us
-        if ready is not None and ready.replay is not None:
-            try:
-                found = ready.look(names, values)
-            except Exception:              # something is not there any more: which, is said by whoever looks at each
-                found = None
-            if found is not None:
-                return ready.replay.run(found)
+        ready = self._ready
+        if ready is not None and (found := ready.look(names, values)) is not None:
+            return ready.run(found)
         signature = Signature(names, values)
         entries, given = self._programs.get(signature.key, ()), [values[place] for place in signature.places]
         for entry in entries:
-            if entry.trusted and (entry.seen(names, values) is not None or entry.changed(given) is None):
+            if entry.trusted and (entry.look(names, values) is not None or entry.changed(given) is None):
                 if entry is not self._last:
                     self._last = entry
                     self._programs.move_to_end(signature.key)
@@ -215,21 +210,13 @@ class _Entry:
 
     @functools.cached_property
     def look(self) -> Callable[[tuple[str, ...], Sequence[Any]], list[Any] | None]:
-        """At all of it and the signature."""
+        """At all of it and the signature, see `Look.function`. If it gives None, the program may yet be replayed: equal
+        values may be other objects."""
         look = Look()
         self.signature.tell(look)
         for fact in self.facts:
             look.expect(fact.read, "is", fact.then)
         return look.function(self.signature.places)
-
-    def seen(self, names: tuple[str, ...], values: Sequence[Any]) -> list[Any] | None:
-        """What is given, where one look tells that the program may be replayed for it. Else this can be, or not: equal
-        values may be other objects."""
-        look = self.look
-        try:
-            return look(names, values)
-        except Exception:                  # something is not there any more: which, is said by whoever looks at each
-            return None
 
     def agrees(self, recorded: Program, given: list[Any]) -> bool:
         """Whether a second recording did the same: then this one is trusted. Raises Difference where it did not."""

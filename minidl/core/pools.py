@@ -79,10 +79,13 @@ def _end(pool: Any, blocks: list[Any], read: list[Any]) -> None:
 
 
 @contextlib.contextmanager
-def lasting(on_cuda: bool) -> Iterator[None]:
+def lasting(beside: object = None) -> Iterator[None]:
     """New arrays on a CUDA device are expected to live as long as the process or the training meanwhile, and have their
-    memory in a pool of their own: in CuPy's, each would keep the whole of a larger chunk that a step's values left."""
-    if not on_cuda:
+    memory in a pool of their own: in CuPy's, each would keep the whole of a larger chunk that a step's values left.
+
+    beside: an array on the device that they go to; where it is one of NumPy's there is nothing to do.
+    """
+    if isinstance(beside, np.ndarray):
         yield
         return
     import cupy

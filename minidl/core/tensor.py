@@ -263,8 +263,12 @@ class Tensor(Methods):
         if self.node is not None:
             raise ValueError(f"to: the Tensor was made by {self.node.name!r} and no gradient would flow back "
                              "through the move; move the inputs instead, or call .detach() first")
-        moved = Tensor(array)                          # which is nobody else's, so that a leaf need not copy it
-        return moved.requires_grad_() if self.requires_grad else moved
+        if self.requires_grad and array.dtype not in (np.float32, np.float64):
+            raise TypeError(f"to: dtype {array.dtype} cannot require a gradient, only float32 and float64 can; call "
+                            ".detach() first")
+        moved = Tensor(array)
+        moved.requires_grad = self.requires_grad       # the array is nobody else's, so that a leaf need not copy it
+        return moved
 
     def mark_changed(self) -> None:
         """Note that the array was changed in place: graphs recorded before can no longer be run backward."""

@@ -11,6 +11,7 @@ from ..core.by_tensor import ByTensor
 from ..core.contexts import context
 from ..core.device import Array, as_array, to_device, to_numpy
 from ..core.mode import Watched, mode
+from ..core.pools import lasting
 from ..core.tensor import Tensor, mark_changed
 from ..ops.common.backend import backend_of
 from .checks import Checked, check_each_once
@@ -142,14 +143,14 @@ class EMA(Named, Checked, Watched):
         return [self._average(p) for p in self.params]
 
     def _average(self, p: Tensor) -> Array:
-        average = self._averages.get(p)
-        if average is None:
-            average = self._averages[p] = p._data.copy()
+        average, data = self._averages.get(p), p._data
+        if average is None or average.__class__ is not data.__class__ or average.dtype != data.dtype:
+            with lasting(data):
+                average = self._averages[p] = (data.copy() if average is None else
+                                               to_device(average, p.device).astype(data.dtype, copy=False))
         if average.shape != p.shape:
             raise ValueError(f"EMA: a parameter has shape {p.shape} but its average {average.shape}; build another "
                              "EMA after a parameter's array was replaced by one of another shape")
-        if average.__class__ is not p._data.__class__ or average.dtype != p.dtype:
-            average = self._averages[p] = to_device(average, p.device).astype(p.dtype, copy=False)
         return average
 
     def _write(self, params: list[Tensor], arrays: list[Array]) -> None:

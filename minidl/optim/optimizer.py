@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..core.by_tensor import ByTensor
-from ..core.device import is_cuda, to_device
+from ..core.device import to_device
 from ..core.mode import Watched, mode, note_change
 from ..core.pools import lasting
 from ..core.tensor import Tensor, mark_changed
@@ -224,11 +224,11 @@ class Optimizer(Named, Watched):
         """One of a parameter's arrays: zeros at first. It goes where the parameter goes."""
         held, data, counts = self._kept[name].get(p), p._data, name == "steps"
         dtype = np.dtype(np.int64) if counts else data.dtype
-        if held is None:
-            with lasting(is_cuda(data)):
-                held = self._kept[name][p] = np.zeros_like(data, dtype, shape=(1,) if counts else None)
-        elif held.__class__ is not data.__class__ or held.dtype != dtype:      # .to() moved the model since
-            held = self._kept[name][p] = to_device(held, p.device).astype(dtype, copy=False)
+        if held is None or held.__class__ is not data.__class__ or held.dtype != dtype:
+            with lasting(data):
+                held = self._kept[name][p] = (
+                    np.zeros_like(data, dtype, shape=(1,) if counts else None) if held is None else
+                    to_device(held, p.device).astype(dtype, copy=False))       # .to() moved the model since, or a file
         if held.shape != data.shape and not counts:
             raise ValueError(f"{type(self).__name__}: a parameter has shape {p.shape} but its {self.kept[name]} "
                              f"{held.shape}; build another {type(self).__name__} after a parameter's array was "

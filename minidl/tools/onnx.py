@@ -252,8 +252,8 @@ class _Graph:
         """The nodes of a call. ONNX computes with masks by operators of their own: here they are int64 meanwhile."""
         result, again = self.first.arrays[call.result], self.second.arrays[other.result]
         given = [each.at for each in call.inputs if isinstance(each, _Value)]
-        dtypes, self.op = self._dtypes(call), call.name
-        self.dtypes = dtypes
+        dtypes = self.dtypes = self._dtypes(call)
+        self.op = call.name
         masks = np.bool in dtypes and call.name not in OF_MASKS
         self.dtype = np.dtype(np.int64) if masks else dtypes[0] if call.name in OTHER_DTYPE else result.dtype
         self.sizes = _sizes(result, again)

@@ -455,6 +455,18 @@ def set_slots(held: Any, value: float) -> None:
     held.by = value
 
 
+def goes(held: Any, value: float) -> None:
+    """In turn: what is there is deleted, and what is not is set."""
+    if hasattr(held, "by"):
+        del held.by
+    else:
+        held.by = value
+
+
+def by_or_one(held: Any) -> float:
+    return getattr(held, "by", 1.0)
+
+
 def set_first(held: Any, value: float) -> None:
     held.by[0] = value
 
@@ -573,6 +585,18 @@ CONFIGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any,
     "function's attribute": (lambda: [f := (lambda: f.by), set_slots(f, 1.0)][0],
                              lambda c: c(), set_slots),
     "attrgetter": (lambda: types.SimpleNamespace(by=1.0), operator.attrgetter("by"), set_slots),
+    # What is not there any more, and what comes later
+    "slot that goes": (lambda: [s := Slots(), set_slots(s, 2.0)][0], by_or_one, goes),
+    "slot that comes": (Slots, by_or_one, set_slots),
+    "attribute that goes": (lambda: types.SimpleNamespace(by=2.0), by_or_one, goes),
+    "attribute that comes": (types.SimpleNamespace, by_or_one, set_slots),
+    "class attribute that goes": (lambda: type("C", (), {"by": 2.0}), by_or_one, goes),
+    "class attribute that comes": (lambda: type("C", (), {}), by_or_one, set_slots),
+    "module's attribute that goes": (lambda: [m := types.ModuleType("m"), set_slots(m, 2.0)][0], by_or_one, goes),
+    "module's attribute that comes": (lambda: types.ModuleType("m"), by_or_one, set_slots),
+    "function's attribute that goes": (lambda: [f := (lambda: 0), set_slots(f, 2.0)][0], by_or_one, goes),
+    "function's attribute that comes": (lambda: (lambda: 0), by_or_one, set_slots),
+    "entry that goes": (lambda: {"by": 2.0}, lambda c: c.get("by", 1.0), lambda c, v: c.pop("by", None) and None),
     "iterator": (lambda: itertools.cycle([1.0, 1.0, 1.0, 2.0]), next, lambda c, v: None),
     "generator": (lambda: iter([1.0, 1.0, 1.0, 2.0, 2.0, 3.0, 1.0, 1.0]), next, lambda c, v: None),
     "counter": (itertools.count, lambda c: float(next(c)), lambda c, v: None),

@@ -354,6 +354,23 @@ def test_replays_train_and_held_results_do_not_change(device: Emulator) -> None:
 
 
 @pytest.mark.slow
+def test_a_graph_does_without_its_first_chunk_if_there_is_no_room(device: Emulator,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    real, refused = cupy.empty, []
+
+    def empty(shape: Any, dtype: Any) -> Any:
+        if dtype is np.uint8:
+            refused.append(shape)
+            raise cupy.cuda.memory.OutOfMemoryError(1, 1)
+        return real(shape, dtype)
+    monkeypatch.setattr(cupy, "empty", empty)
+    mine, plain = Net(True), Net(False)
+    for seed in range(4):
+        near(mine.step(*map(there, batch(seed))), plain.step(*map(Tensor, batch(seed))))
+    assert refused == [(replay_of(mine.step).program.peak,)]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("same", ["Tensors", "arrays", "none"])
 def test_arguments_changed_in_place_give_new_results(same: str, device: Emulator) -> None:
     """Read where they lie, if they were the same at each recording, or copied anew each time."""

@@ -114,6 +114,8 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                          "Tensor: dtype int64 cannot require a gradient, only .* pass dtype='float32'"),
     "float16 gradient": (lambda: Tensor(np.ones(1, np.float16), requires_grad=True), TypeError,
                          "Tensor: dtype float16 cannot require a gradient"),
+    "a leaf moved to integers": (lambda: zeros(2, grad=True).to("int64"), TypeError,
+                                 "to: dtype int64 cannot require a gradient, only float32 and float64 can; call"),
     "data holds Tensors": (lambda: Tensor([zeros(2), zeros(2)]), TypeError,
                            "Tensor: data holds Tensors, whose gradients would be lost; join them with ops.concatenate"),
     "data set to a list": (lambda: setattr(zeros(2), "data", [1.0]), TypeError,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import pickle
@@ -566,6 +567,32 @@ def test_a_parameter_that_left_and_comes_back_goes_on(compiled: bool) -> None:
         step()
     assert adam._kept["means"].get(params[1]) is mean
     assert [each.tolist() for each in adam.state_dict()["groups"][0]["steps"]] == [[7], [6]]
+
+
+@pytest.mark.parametrize("room", ["optimizer", "averages"])
+def test_what_is_kept_of_a_parameter_is_made_where_it_lasts(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, in a pool of its own (core/pools.py): made, or moved after the parameter, within a step."""
+    beside: list[Any] = []
+
+    @contextlib.contextmanager
+    def lasting(array: Any) -> Iterator[None]:
+        beside.append(array)
+        yield
+    monkeypatch.setattr(f"minidl.optim.{room}.lasting", lasting)
+    net = nn.Linear(2, 1, bias=False)
+    sgd, ema = optim.SGD(net.parameters(), lr=0.1, momentum=0.9), optim.EMA(net, 0.9)
+
+    def step() -> None:
+        net.weight.grad = net.weight.detach()
+        (sgd.step if room == "optimizer" else ema.update)()
+    step()
+    made = len(beside)
+    step()
+    net.to("float64")
+    step()
+    step()
+    assert (made, len(beside)) == ((1, 2) if room == "optimizer" else (0, 1))
+    assert beside[-1] is net.weight.data
 
 
 def test_an_average_belongs_to_its_parameter() -> None:

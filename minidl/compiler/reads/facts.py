@@ -121,9 +121,10 @@ class Facts:
             self._note(f"len(now := {items}) == len($1) and ({alike} or all(map($3, now, $1)))",
                        (value, then, is_, same, *then), True, f"what {what} holds")
 
-    def length(self, place: Mapping[str, Any], what: str) -> None:
-        """Of a dict: nothing was added."""
-        self._note("len($0) == $1", (place, len(place)), True, f"the attributes of {what}")
+    def names(self, place: Mapping[str, Any], what: str) -> None:
+        """Of a dict of attributes: none has come or gone; of a large one, how many there are."""
+        text, then = ("$0.keys() == $1", {*place}) if len(place) <= MAX_SPELLED else ("len($0) == $1", len(place))
+        self._note(text, (place, then), True, f"the attributes of {what}")
 
     def function(self, function: FunctionType, what: str) -> None:
         for name in ("__code__", "__defaults__", "__kwdefaults__"):

@@ -26,7 +26,9 @@ class Read(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def _alone(text: str) -> Callable[..., Any]:
     """A function that evaluates a text."""
-    return _compiled("lambda objects, given, names, values: " + _OBJECT.sub(r"objects[\1]", text), {})
+    text = _OBJECT.sub(r"objects[\1]", text)
+    function: Callable[..., Any] = eval(f"lambda objects, given, names, values: {text}", {})
+    return function
 
 
 class Look:
@@ -44,10 +46,15 @@ class Look:
 
     def function(self, places: Iterable[int]) -> Callable[..., list[Any] | None]:
         """A function of a call's names and values. It returns what is given, which stands at `places` among the values,
-        if all is as expected, else None; it raises what a read raises that finds nothing any more."""
+        if all is as expected, else None, also where something is not there any more: which, is said by whoever looks at
+        each."""
         given = ", ".join(f"values[{i}]" for i in places)
         tests = " and ".join([f"(given := [{given}]) is not None", *self._tests])
-        return _compiled(f"lambda names, values: given if {tests} else None", self._objects)
+        made: dict[str, Callable[..., list[Any] | None]] = {}
+        exec("def look(names, values):\n"
+             f"    try: return given if {tests} else None\n"
+             "    except Exception: return None", self._objects, made)
+        return made["look"]
 
     def _name(self, value: object) -> str:
         if value is None or value is True or value is False:
@@ -58,8 +65,3 @@ class Look:
 
 
 _OBJECT = re.compile(r"\$(\d+)")
-
-
-def _compiled(text: str, objects: dict[str, Any]) -> Callable[..., Any]:
-    function: Callable[..., Any] = eval(text, objects)
-    return function

@@ -147,9 +147,10 @@ class Names:
             for word in words - looked:
                 looked.add(word)
                 if word in space:
-                    self.facts.entry(space, word, space[word], f"{what}.{word}")
-                    if users:
-                        self._waiting.append((space[word], f"{what}.{word}"))
+                    value = space.get(word, GONE)
+                    self.facts.entry(space, word, value, f"{what}.{word}")
+                    if users and value is not GONE:
+                        self._waiting.append((value, f"{what}.{word}"))
         return bool(self._waiting)
 
     def _visit(self, value: object, what: str) -> None:
@@ -217,9 +218,13 @@ class Names:
             self._object(value, what)
 
     def _space(self, space: Mapping[str, Any], what: str, module: str) -> None:
-        """Look words up in a dict of attributes of something that a module defines."""
+        """Look words up in a dict of attributes of something that a module defines. Of the user's own, one that comes
+        counts, too: `getattr` and `hasattr` look for what is not there."""
         if _may_change(module):
-            self._spaces.append((space, what, set(), not module.startswith("minidl")))
+            users = not module.startswith("minidl")
+            self._spaces.append((space, what, set(), users))
+            if users:
+                self.facts.names(space, what)
 
     def _function(self, function: FunctionType, what: str) -> None:
         self._waiting += [(getattr(function, name, None), what) for name in ("__wrapped__", "registry")]
@@ -231,6 +236,7 @@ class Names:
         self._imported(imports, function.__globals__.get("__package__") or "")
         self.facts.function(function, what)
         self._spaces.append((vars(function), what, set(), True))
+        self.facts.names(vars(function), what)
         if words & _ANY_GLOBAL:
             names |= words
         for name in sorted(names & function.__globals__.keys()):
@@ -272,8 +278,9 @@ class Names:
         space: Mapping[str, object] | None = getattr(value, "__dict__", None)
         if space is not None:
             self._spaces.append((space, what, set(), True))
-            if _may_change(_module(type(value))):
-                self.facts.length(space, what)
+            module = _module(type(value))
+            if _may_change(module) or module.split(".")[0] in sys.stdlib_module_names:         # as a SimpleNamespace
+                self.facts.names(space, what)
             self._waiting.append((space.get("__wrapped__"), what))
         slots = [name for each in type(value).__mro__ for name in getattr(each, "__slots__", ())]
         if slots:
@@ -296,14 +303,17 @@ def _may_change(module: str) -> bool:
 
 
 class _Slots(dict[str, Any]):
-    """An object's slots, read as a dict is."""
+    """An object's slots, read as a dict is: all of their names, also while nothing is there."""
 
     def __init__(self, value: object, names: list[str]):
-        super().__init__({name: None for name in names if hasattr(value, name)})
+        super().__init__(dict.fromkeys(names))
         self.value = value
 
     def __getitem__(self, name: str) -> Any:
-        return getattr(self.value, name)
+        try:
+            return getattr(self.value, name)
+        except AttributeError:
+            raise KeyError(name) from None
 
     def get(self, name: str, default: object = None) -> Any:
         return getattr(self.value, name, default)

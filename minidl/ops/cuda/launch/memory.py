@@ -99,5 +99,5 @@ def ones_like(x: cupy.ndarray) -> cupy.ndarray:
 
 @functools.cache
 def _one(dtype: np.dtype, device: int) -> cupy.ndarray:
-    with lasting(True):
+    with lasting():
         return cupy.ones((), dtype)
