@@ -176,6 +176,7 @@ def _straight(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: 
     shape = (g.n, high // 2, across // 2, m) if then == "maxima" else (g.n, high, across, m)
 
     def at_once() -> Plan:
+        assert few
         product = conv_few.product(few, dtype, mode, g.n, high, across, m, g.kh * g.kw,
                                    (channels == each and aligned, wide[1]), act)
         struct = launch.by_value("ConvNhwc", sum=0, filters=0, **sizes | {"c": channels})
@@ -186,12 +187,13 @@ def _straight(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: 
             product = conv_tma.product(by_tiles, dtype, mode, c, high, across, m, wide[1], act, then)
         elif by_tiles:
             product = conv_images.product(by_tiles, dtype, mode, wide[1], act)
-        else:
+        elif best:
             divided = back and (g.sh, g.sw) != (1, 1)
             product = launch.kernel(FILE, "conv_nhwc", *_constants(
                 best, dtype, mode, wide, divided, chunked, act, hopper)).sized(
                     (_tiles(best, pixels, m),), (256,), _shared(best, mode, slabs))
-        beside = by_tiles.form.filters if by_tiles else best.filters
+        chosen: Any = by_tiles.form if by_tiles else best
+        beside = chosen.filters
         filters, padded = launch.blocks(m, beside) * beside, (g.n, sizes["h"], sizes["w"], c)
 
         def prepare(name: str, size: int) -> Callable[..., None]:
@@ -245,7 +247,7 @@ class Phases(NamedTuple):
     step: int
     before: int
     taps: int
-    count: int
+    number: int
     low: int
     window: int
 
@@ -253,8 +255,8 @@ class Phases(NamedTuple):
 def phases(step: int, before: int, taps: int) -> Phases:
     """
     >>> phases(2, 1, 3)                    # one row meets the middle tap, the next the two others
-    Phases(step=2, before=1, taps=3, count=2, low=0, window=2)
-    >>> phases(2, 0, 1).count              # every other row meets none
+    Phases(step=2, before=1, taps=3, number=2, low=0, window=2)
+    >>> phases(2, 0, 1).number             # every other row meets none
     1
     """
     meets = [((p + before) // step, (taps - 1 - (p + before) % step) // step) for p in range(step)
@@ -264,12 +266,12 @@ def phases(step: int, before: int, taps: int) -> Phases:
 
 
 def _by_phases(g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool, act: str | None, then: str,
-               zeros: bool) -> Plan | None:
+               zeros: bool) -> Way | None:
     """Pixels of dx that lie as far apart as the steps are meet the same taps: as many convolutions of dy at steps of 1,
     by some of the taps each, are one with so many times the filters, whose images are put side by side then. zeros:
     whether a pixel that meets no tap is 0."""
     down, right = phases(g.sh, g.top, g.kh), phases(g.sw, g.left, g.kw)
-    each, count = 16 // dtype.itemsize, down.count * right.count
+    each, count = 16 // dtype.itemsize, down.number * right.number
     if down.low > 0 or right.low > 0 or g.c % each or not (zeros or count == g.sh * g.sw):
         return None
     of = g._replace(c=g.m, h=g.oh, w=g.ow, m=count * g.c, kh=down.window, kw=right.window, oh=launch.blocks(g.h, g.sh),

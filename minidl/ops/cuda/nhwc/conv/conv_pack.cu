@@ -81,7 +81,7 @@ extern "C" __global__ void conv_nhwc_spread(const IMAGE* __restrict__ x, IMAGE* 
 
 // Along an axis, as conv.py says. A row p rows behind a step meets the taps of phase (p + before) % step, if that is one.
 struct Phases {
-    int step, before, taps, count, low, window;
+    int step, before, taps, number, low, window;
 };
 
 // The tap of a phase that meets a row of the window of dy; of a phase's rows there is one in each step.
@@ -94,12 +94,12 @@ __device__ __forceinline__ int tap_of(const Phases& at, int phase, int row) {
 extern "C" __global__ void conv_nhwc_phases(const float* __restrict__ w, const float* __restrict__ b,
                                             float* __restrict__ sorted, float* __restrict__ biases, Phases down,
                                             Phases right, int m, int c) {
-    const int window = down.window * right.window, filters = down.count * right.count * c;
+    const int window = down.window * right.window, filters = down.number * right.number * c;
     for (int i = THREAD; i < filters * m * window; i += THREADS) {
         const int filter = i / (m * window), rest = i - filter * (m * window), map = rest / window, at = rest % window;
         const int phase = filter / c, channel = filter - phase * c;
-        const int r = tap_of(down, phase / right.count, at / right.window);
-        const int s = tap_of(right, phase % right.count, at % right.window);
+        const int r = tap_of(down, phase / right.number, at / right.window);
+        const int s = tap_of(right, phase % right.number, at % right.window);
         sorted[i] = r < 0 || s < 0 ? 0.0f : w[((map * c + channel) * down.taps + r) * right.taps + s];
         if (b != nullptr && rest == 0) biases[filter] = b[channel];
     }
@@ -113,9 +113,9 @@ extern "C" __global__ void conv_nhwc_join(const IMAGE* __restrict__ x, IMAGE* __
         const int row = line - image * h, up = row / down.step, left = column / right.step;
         const int r = (row + down.before) % down.step, s = (column + right.before) % right.step;
         Piece piece = {};
-        if (r < down.count && s < right.count)
-            piece = ((const Piece*)x)[(((image * high + up) * wide + left) * (down.count * right.count) +
-                                       r * right.count + s) * pieces + i - pixel * pieces];
+        if (r < down.number && s < right.number)
+            piece = ((const Piece*)x)[(((image * high + up) * wide + left) * (down.number * right.number) +
+                                       r * right.number + s) * pieces + i - pixel * pieces];
         ((Piece*)y)[i] = piece;
     }
 }
