@@ -367,6 +367,13 @@ MORE_NORMS: list[tuple[Any, ...]] = [      # large ones, with as many teams as t
         ((0, 4), 4), ((1030, 130), 130), ((2, 300_000), 300_000))),
     (group_geometry((0, 4, 3), 2, None, None), (0, 4, 3)), (group_geometry((17, 12, 31, 33), 3, None, None),
                                                             (17, 12, 31, 33))]
+# Sets of a thread each, of some of a warp, of a block and of several; between elements, and axes that change places
+SQUARES: list[tuple[Any, ...]] = [
+    ((9000, 33), (0,)), ((20_000,), (0,)), ((3, 9, 4), (0, 2)), ((300, 40), (0,)), ((7, 1000), (1,)),
+    ((2, 9000, 3), (1,)), ((2, 3, 4, 5, 3), (0, 2, 4)), ((), ()), ((0, 3), (1,)), ((3, 0), (1,))]
+MORE_SQUARES: list[tuple[Any, ...]] = [
+    ((1 << 22,), (0,)), ((1 << 18, 4), (0,)), ((1 << 18, 4), (1,)), ((1100, 999), (0,)), ((64, 256, 64), (1,)),
+    ((32, 64, 16, 16), (0, 2, 3)), ((70_000, 40), (0,)), ((3, 40_000, 33), (0, 1))]
 INDICES = [(np.array([3, 0, 3, 3]), slice(None, None, 2)), (slice(None), np.array([1, 1])), np.array([3, 0, 3, 3])]
 
 LAUNCHES: dict[str, list[Launch]] = {
@@ -399,6 +406,11 @@ LAUNCHES: dict[str, list[Launch]] = {
             (index, (5, 4), dtype) for index in INDICES for dtype in (FLOAT, DOUBLE)]),
         *each("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, FLOAT)),
         *on_device("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, DOUBLE))],
+    "reductions": [
+        *each("reduce/squares.cu", primitives.squares, *with_dtype(SQUARES, FLOAT), slow=2),
+        *each("reduce/squares.cu", primitives.squares, *with_dtype(SQUARES, DOUBLE)),
+        *on_device("reduce/squares.cu", primitives.squares, *[
+            (*row, dtype) for row in MORE_SQUARES for dtype in (FLOAT, DOUBLE)])],
     "norms": [
         *each("layers/norm/norm.cu", primitives.normalization, *[(*row, True, FLOAT) for row in NORMS],
               *[(*row, False, DOUBLE) for row in NORMS[::3]], slow=4),

@@ -503,6 +503,33 @@ def gradient_of_embedding(rows: int, d: int, ids: tuple[int, ...], dtype: type) 
     assert got.tobytes() == cuda.embedding_grad_w(gy, cupy.asarray(named.astype(np.int32)), rows).tobytes()
 
 
+def squares(shape: tuple[int, ...], axis: tuple[int, ...], dtype: type) -> None:
+    """Variances and norms, their roots and gradients, twice the same bits; of doubles whose squares leave the range."""
+    degrees = max(1, int(np.prod([shape[a] for a in axis])) - 1)
+    values, gys = normal(*shape, dtype=dtype) + 3, normal(*np.sum(np.zeros(shape), axis).shape, dtype=dtype, seed=1)
+
+    def all_of_them(k: Any, x: Any, gy: Any) -> list[Any]:
+        found = []
+        for root in (False, True):
+            y, center = k.variance(x, axis, False, root, degrees)
+            found += [y, center, k.variance_grad_x(gy, x, y, center, axis, root, degrees)]
+        y = k.norm(x, axis, True)
+        return [*found, y, k.norm_grad_x(gy, x, y, axis)]
+    for unit in (1,) if dtype is np.float32 else (1, 1e200, 1e-200):
+        x = np.asarray(values * unit, dtype)
+        again = [a.tobytes() for a in all_of_them(cuda, cupy.asarray(x), cupy.asarray(gys))]
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            for i, (got, want) in enumerate(both(all_of_them, x, gys)):
+                assert got.tobytes() == again[i]
+                size = np.max(np.abs(want), initial=0)
+                if np.isfinite(size):      # no variance of 1e200 is
+                    np.testing.assert_allclose(got, want, rtol=0, atol=64 * np.finfo(dtype).eps * size, err_msg=str(i))
+    equal = cupy.asarray(np.full(shape, 1e8 / 3, dtype))
+    y, center = cuda.variance(equal, axis, False, True, degrees)
+    assert not y.get().any()
+    assert not cuda.variance_grad_x(cupy.asarray(gys), equal, y, center, axis, True, degrees).get().any()
+
+
 def batched_product(x: tuple[int, ...], y: tuple[int, ...], dtype: type) -> None:
     """And its gradients; of matrices in any order of memory too."""
     gy = normal(*np.broadcast_shapes(x[:-2], y[:-2]), x[-2], y[-1], dtype=dtype, seed=2)

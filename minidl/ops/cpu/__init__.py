@@ -32,6 +32,7 @@ from .optim.updates import *
 from .reduce import *
 from .reduce.ranks import *
 from .reduce.running import *
+from .reduce.squares import *
 from .region import *
 
 

@@ -26,6 +26,7 @@ from .layers.pool import *
 from .nhwc import *
 from .optim import *
 from .reduce.ranks import *
+from .reduce.squares import *
 from .region import *
 
 from .layers.linear.by_pixels import *  # isort: skip  # in the place of linear's: it passes on what it does not do

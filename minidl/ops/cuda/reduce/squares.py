@@ -1,0 +1,121 @@
+"""Variances and norms on CuPy arrays: one launch, or two where a set of values has several teams of threads."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ...common.primitives import Array, Flag
+from .. import launch
+from .teams import shared_out
+
+__all__ = ["norm", "norm_grad_x", "variance", "variance_grad_x"]
+
+FILE, THREADS = "reduce/squares.cu", launch.THREADS
+MAX_SPLITS = 1 << 12
+
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    (FILE, (("REAL", "double"), ("VALUE", name))) for name in launch.C_NAME.values()]
+
+
+class Plan(NamedTuple):
+    """How sets are shared out among teams, and how the parts of each are added up."""
+
+    order: tuple[int, ...] | None          # of the axes, where they have to change places
+    grid: int
+    struct: bytes                          # the struct Sets
+    sets: int
+    splits: int                            # teams of a set
+    chunk: int                             # elements of a team
+    second: tuple[int, bytes]              # grid and struct of the launch that adds up parts
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(shape: tuple[int, ...], axis: tuple[int, ...]) -> Plan:
+    # Axes beside each other as one, from the last: (whether they are summed, their size, the step of an element)
+    runs, step, long = [], 1, [a for a in reversed(range(len(shape))) if shape[a] != 1]
+    for summed, each in itertools.groupby(long, lambda a: a in axis):
+        size = math.prod(shape[a] for a in each)
+        runs.append((summed, size, step))
+        step *= size
+    elements, sets = ([run[1:] for run in runs if run[0] == summed] for summed in (True, False))
+    if max(len(elements), len(sets)) > 2:
+        kept = tuple(a for a in range(len(shape)) if a not in axis)
+        turned = tuple(shape[a] for a in (*kept, *axis))
+        return _plan(turned, tuple(range(len(kept), len(shape))))._replace(order=(*kept, *axis))
+    (low, low_step), (high, high_step) = (*elements, (1, 0), (1, 0))[:2]
+    (near, near_step), (far, far_step) = (*sets, (1, 0), (1, 0))[:2]
+    count, size = near * far, low * high
+    lanes, splits, chunk = shared_out(count, size, near if near_step == 1 else 1, MAX_SPLITS)
+
+    def grid_and_struct(lanes: int, splits: int, chunk: int) -> tuple[int, bytes]:
+        return launch.blocks(count * splits * lanes, THREADS), launch.by_value(
+            "Sets", sets=count, near=max(1, near), far_step=far_step, near_step=near_step, size=size, low=max(1, low),
+            high_step=high_step, low_step=low_step, splits=splits, chunk=chunk, lanes=lanes)
+    return Plan(None, *grid_and_struct(lanes, splits, chunk), count, splits, chunk,
+                grid_and_struct(launch.lanes_per_row(splits, rows=count), 1, max(1, size)))
+
+
+def _constants(x: Array) -> tuple[launch.Constant, ...]:
+    return ("REAL", "double"), ("VALUE", launch.C_NAME[x.dtype])
+
+
+def _squares(x: Array, axis: tuple[int, ...], keepdims: bool, centered: bool, root: bool,
+             divisor: float) -> tuple[Array, Array | None]:
+    plan, constants = _plan(x.shape, axis), _constants(x)
+    kept = tuple(1 if a in axis else n for a, n in enumerate(x.shape))
+    y = launch.empty(kept if keepdims else tuple(n for a, n in enumerate(x.shape) if a not in axis), x.dtype)
+    center = launch.empty((2, *kept), x.dtype) if centered else None
+    if plan.order:
+        x = x.transpose(plan.order)
+    if plan.splits == 1:
+        launch.kernel(FILE, "squares", *constants)(
+            (plan.grid,), (THREADS,), x, y, center, int(root), divisor, plan.struct)
+        return y, center
+    parts = launch.empty((2 if x.dtype == np.float32 else 4, plan.splits, plan.sets), np.dtype(np.float64))
+    launch.kernel(FILE, "squares_in_parts", *constants)(
+        (plan.grid,), (THREADS,), x, parts, int(centered), plan.struct)
+    grid, struct = plan.second
+    launch.kernel(FILE, "squares_of_parts", *constants)(
+        (grid,), (THREADS,), x, parts, y, center, int(root), divisor, plan.splits, plan.chunk, struct)
+    return y, center
+
+
+def _squares_grad_x(gy: Array, x: Array, y: Array, center: Array | None, axis: tuple[int, ...], root: bool,
+                    divisor: float) -> Array:
+    plan = _plan(x.shape, axis)
+    if plan.order:
+        x = x.transpose(plan.order)
+    gx = launch.empty(x.shape, x.dtype)
+    launch.kernel(FILE, "squares_grad_x", *_constants(x))(
+        (plan.grid,), (THREADS,), gy, x, y, center, gx, int(root), divisor, plan.struct)
+    return gx.transpose(np.argsort(plan.order).tolist()) if plan.order else gx
+
+
+def variance(x: Array, axis: tuple[int, ...], keepdims: Flag, root: bool, divisor: float) -> tuple[Array, Array]:
+    """(y, center): squared differences from the mean over the axes, summed, over divisor; or the root of that. center:
+    (2, ...) with axes of size 1, the first value of
+    each set, and its mean less that."""
+    y, center = _squares(x, axis, keepdims, True, root, divisor)
+    assert center is not None
+    return y, center
+
+
+def variance_grad_x(gy: Array, x: Array, y: Array, center: Array, axis: tuple[int, ...], root: bool,
+                    divisor: float) -> Array:
+    """Of a root y, 0 where it is 0."""
+    return _squares_grad_x(gy, x, y, center, axis, root, divisor)
+
+
+def norm(x: Array, axis: tuple[int, ...], keepdims: Flag) -> Array:
+    """The root of the sum of squares over the axes."""
+    return _squares(x, axis, keepdims, False, True, 1.0)[0]
+
+
+def norm_grad_x(gy: Array, x: Array, y: Array, axis: tuple[int, ...]) -> Array:
+    """gy x / y, and 0 where y is 0."""
+    return _squares_grad_x(gy, x, y, None, axis, True, 1.0)
