@@ -26,6 +26,7 @@ from minidl import Tensor, ops, optim, zoo
 from minidl.core import device
 from minidl.data import Augment
 from minidl.ops import ACTIVATIONS
+from minidl.ops.common.curves import LOSSES
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.common.geometry.nhwc import FORMS, STORES
 from minidl.ops.common.primitives import ALL
@@ -434,6 +435,16 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("layers/loss/cross_entropy.cu", primitives.cross_entropy_with_grad, *[
             (*sizes, reduction, dtype) for sizes in ((1, 1), (5, 10), (130, 10), (3, 1500), (1100, 20), (0, 3))
             for reduction in ("mean", "sum", "none") for dtype in (FLOAT, DOUBLE)]),
+        *each("layers/loss/pairs.cu", primitives.pair_loss, *[(loss, (3, 1001), FLOAT) for loss in LOSSES],
+              *[(loss, shape, DOUBLE) for loss in LOSSES for shape in ((), (0,), (7,))]),
+        *on_device("layers/loss/pairs.cu", primitives.pair_loss, *[
+            (loss, shape, dtype) for loss in LOSSES for shape in ((7,), (3, 1001), (32, 64, 16, 16), (1 << 22,))
+            for dtype in (FLOAT, DOUBLE)]),
+        *each("layers/loss/nll.cu", primitives.negative_log_likelihood,
+              (1100, 3, FLOAT), (5, 10, DOUBLE), (0, 3, FLOAT)),
+        *on_device("layers/loss/nll.cu", primitives.negative_log_likelihood, *[
+            (*sizes, dtype) for sizes in ((1, 1), (128, 1000), (1021, 997), (300_000, 4), (3, 5000))
+            for dtype in (FLOAT, DOUBLE)]),
         *each("layers/loss/metrics.cu", primitives.metrics, *with_dtype(COUNTED, FLOAT)),
         *on_device("layers/loss/metrics.cu", primitives.metrics, *with_dtype(COUNTED, DOUBLE)),
         *each("layers/loss/metrics.cu", primitives.metrics_count_beyond_what_a_float_counts, ())],

@@ -6,6 +6,7 @@ The tests for a GPU run them (tests/cuda), and so do the emulator and compute-sa
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -528,6 +529,53 @@ def squares(shape: tuple[int, ...], axis: tuple[int, ...], dtype: type) -> None:
     y, center = cuda.variance(equal, axis, False, True, degrees)
     assert not y.get().any()
     assert not cuda.variance_grad_x(cupy.asarray(gys), equal, y, center, axis, True, degrees).get().any()
+
+
+def pair_loss(loss: str, shape: tuple[int, ...], dtype: type) -> None:
+    """Each, their sum and mean, and the gradients; of values that are not finite too, and twice the same bits."""
+    x, t = 2 * normal(*shape, dtype=dtype), np.abs(normal(*shape, dtype=dtype, seed=1))
+    special = np.resize(np.array([np.nan, np.inf, -np.inf, 0, -1000, 0.3, 30], dtype), shape)
+    for reduction, values in (("none", x), ("none", special), ("sum", x), ("mean", x)):
+        def all_of_them(k: Any, x: Any, t: Any, gy: Any, how: tuple[Any, ...] = (loss, 0.7, reduction)) -> list[Any]:
+            return [k.pair_loss(x, t, *how), k.pair_loss_grad_x(gy, x, t, *how),
+                    k.pair_loss_grad_target(gy, x, t, *how)]
+        gy = normal(*(shape if reduction == "none" else ()), dtype=dtype, seed=2)
+        again = [a.tobytes() for a in all_of_them(cuda, *map(cupy.asarray, (values, t, gy)))]
+        with np.errstate(all="ignore"):
+            for i, (got, want) in enumerate(both(all_of_them, values, t, gy)):
+                assert got.tobytes() == again[i]
+                np.testing.assert_allclose(got, want, rtol=256 * np.finfo(dtype).eps, atol=16 * np.finfo(dtype).eps)
+
+
+def negative_log_likelihood(n: int, classes: int, dtype: type) -> None:
+    """With all options; a probability of 0 counts where its target does, and a label out of range makes NaN of its row
+    and of the sums."""
+    rng = np.random.default_rng(n * classes)
+    log_p, gys = -np.abs(normal(n, classes, dtype=dtype)), normal(n, dtype=dtype, seed=1)
+    labels, weights = rng.integers(0, classes, n), rng.uniform(0.5, 2, classes).astype(dtype)
+    for ignored, smoothing, weight, reduction in itertools.product(
+            (None, 0, -100, 1 << 70), (0.0, 0.1), (weights, None), ("mean", "sum", "none")):
+        given = labels.copy()
+        given[1::3] = ignored if ignored in (0, -100) else 0
+        x = np.where((np.arange(classes) == given[:, None]) | bool(smoothing), log_p, dtype(-np.inf))
+        gy = gys if reduction == "none" else np.asarray(1.5, dtype)
+
+        def all_of_them(k: Any, x: Any, labels: Any, gy: Any, weight: Any = weight,
+                        how: tuple[Any, ...] = (reduction, smoothing, ignored)) -> list[Any]:
+            moved = weight if weight is None or k is cpu else cupy.asarray(weight)
+            loss, total = k.nll(x, labels, moved, *how)
+            return [loss, total, k.nll_grad_x(gy, classes, labels, moved, total, *how)]
+        again = [a.tobytes() for a in all_of_them(cuda, *map(cupy.asarray, (x, given.astype(np.int32), gy)))]
+        for i, (got, want) in enumerate(both(all_of_them, x, given, gy)):
+            assert got.tobytes() == again[i]
+            np.testing.assert_allclose(got, want, rtol=64 * np.finfo(dtype).eps, atol=4 * np.finfo(dtype).eps)
+        if n > 1:
+            given[-1] = classes
+            loss, total, gx = (a.get() for a in all_of_them(cuda, *map(cupy.asarray, (x, given, gy))))
+            assert np.isnan(loss[-1] if reduction == "none" else loss)
+            assert np.isnan(gx[-1]).all()
+            assert np.isnan(total)
+            assert np.isnan(gx[:-1]).any() == (reduction == "mean")
 
 
 def batched_product(x: tuple[int, ...], y: tuple[int, ...], dtype: type) -> None:

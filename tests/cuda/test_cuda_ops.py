@@ -220,8 +220,8 @@ def test_linear_of_any_size(sizes: tuple[int, int, int], dtype: type, canaries: 
     checks.linear(sizes, dtype)
 
 
-@pytest.mark.parametrize("each", LAUNCHES["reductions"], ids=str)
-def test_reductions_of_any_size(each: Launch, canaries: Any) -> None:
+@pytest.mark.parametrize("each", [*LAUNCHES["reductions"], *LAUNCHES["losses"]], ids=str)
+def test_reductions_and_losses_of_any_size(each: Launch, canaries: Any) -> None:
     each.run()
 
 

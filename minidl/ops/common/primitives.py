@@ -142,7 +142,8 @@ PRIMITIVES: dict[str, Primitive] = {
     "conv2d_norm": PLAIN, "conv2d_norm_act": PLAIN, "max_pool2d": PLAIN, "max_pool2d_grad_x": PLAIN,
     # loss
     "check_labels": Primitive(effect=True),
-    "cross_entropy": PLAIN, "cross_entropy_grad_x": PLAIN,
+    "cross_entropy": PLAIN, "cross_entropy_grad_x": PLAIN, "nll": PLAIN, "nll_grad_x": PLAIN,
+    **dict.fromkeys(("pair_loss", "pair_loss_grad_target", "pair_loss_grad_x"), PLAIN),
     "cross_entropy_with_grad": Primitive("ilcc", "si", "cross_entropy"),
     "update_metrics": Primitive(changes=(0,), effect=True, counter=True),
     # batches, the update, and regions

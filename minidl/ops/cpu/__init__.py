@@ -18,6 +18,7 @@ from .conv import *
 from .data import *
 from .layers.activation import *
 from .layers.attention import *
+from .layers.criteria import *
 from .layers.fused import *
 from .layers.linear import *
 from .layers.lookup import *

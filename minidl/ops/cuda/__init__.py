@@ -20,6 +20,7 @@ from .layers.linear import *
 from .layers.linear.fused import *
 from .layers.linear.matmul import *
 from .layers.loss import *
+from .layers.loss.criteria import *
 from .layers.norm import *
 from .layers.norm.fused import *
 from .layers.pool import *
