@@ -375,6 +375,12 @@ SQUARES: list[tuple[Any, ...]] = [
 MORE_SQUARES: list[tuple[Any, ...]] = [
     ((1 << 22,), (0,)), ((1 << 18, 4), (0,)), ((1 << 18, 4), (1,)), ((1100, 999), (0,)), ((64, 256, 64), (1,)),
     ((32, 64, 16, 16), (0, 2, 3)), ((70_000, 40), (0,)), ((3, 40_000, 33), (0, 1))]
+RUNNING: list[tuple[Any, ...]] = [         # by a thread, some of a warp, a block and several; and columns
+    ((20_001,), 0), ((16, 16), 1), ((600, 300), 1), ((7, 1000), 1), ((300, 40), 0), ((3, 5000, 2), 1), ((5, 9, 33), 1),
+    ((3, 0, 2), 1), ((1,), 0)]
+MORE_RUNNING: list[tuple[Any, ...]] = [
+    ((1 << 22,), 0), ((1 << 18, 4), 0), ((1 << 18, 4), 1), ((4, 1 << 18), 1), ((1100, 999), 0), ((1021, 997), 1),
+    ((64, 256, 64), 1), ((70_000, 40), 0)]
 INDICES = [(np.array([3, 0, 3, 3]), slice(None, None, 2)), (slice(None), np.array([1, 1])), np.array([3, 0, 3, 3])]
 
 LAUNCHES: dict[str, list[Launch]] = {
@@ -411,7 +417,11 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("reduce/squares.cu", primitives.squares, *with_dtype(SQUARES, FLOAT), slow=2),
         *each("reduce/squares.cu", primitives.squares, *with_dtype(SQUARES, DOUBLE)),
         *on_device("reduce/squares.cu", primitives.squares, *[
-            (*row, dtype) for row in MORE_SQUARES for dtype in (FLOAT, DOUBLE)])],
+            (*row, dtype) for row in MORE_SQUARES for dtype in (FLOAT, DOUBLE)]),
+        *each("reduce/running.cu", primitives.running_sums, *with_dtype(RUNNING, FLOAT)),
+        *each("reduce/running.cu", primitives.running_sums, *with_dtype(RUNNING, DOUBLE), slow=0),
+        *on_device("reduce/running.cu", primitives.running_sums, *[
+            (*row, dtype) for row in MORE_RUNNING for dtype in (FLOAT, DOUBLE)])],
     "norms": [
         *each("layers/norm/norm.cu", primitives.normalization, *[(*row, True, FLOAT) for row in NORMS],
               *[(*row, False, DOUBLE) for row in NORMS[::3]], slow=4),

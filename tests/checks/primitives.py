@@ -531,6 +531,22 @@ def squares(shape: tuple[int, ...], axis: tuple[int, ...], dtype: type) -> None:
     assert not cuda.variance_grad_x(cupy.asarray(gys), equal, y, center, axis, True, degrees).get().any()
 
 
+def running_sums(shape: tuple[int, ...], axis: int, dtype: type) -> None:
+    """From either end, of integers too; twice the same bits."""
+    x = normal(*shape, dtype=dtype)
+    for reverse in (False, True):
+        found = [cuda.cumsum(cupy.asarray(x), axis, reverse).get() for _ in range(2)]
+        assert found[0].tobytes() == found[1].tobytes()
+        want = cpu.cumsum(x.astype(float), axis, reverse)
+        assert (found[0].shape, found[0].dtype) == (shape, dtype)
+        size = np.max(np.abs(want), initial=1)
+        np.testing.assert_allclose(found[0], want, rtol=0, atol=(1 if dtype is np.float32 else 64) * size * np.finfo(
+            dtype).eps)
+        numbers = np.ones(shape, np.int64)
+        np.testing.assert_array_equal(cuda.cumsum(cupy.asarray(numbers), axis, reverse).get(),
+                                      cpu.cumsum(numbers, axis, reverse), strict=True)
+
+
 def pair_loss(loss: str, shape: tuple[int, ...], dtype: type) -> None:
     """Each, their sum and mean, and the gradients; of values that are not finite too, and twice the same bits."""
     x, t = 2 * normal(*shape, dtype=dtype), np.abs(normal(*shape, dtype=dtype, seed=1))

@@ -27,6 +27,7 @@ from .layers.pool import *
 from .nhwc import *
 from .optim import *
 from .reduce.ranks import *
+from .reduce.running import *
 from .reduce.squares import *
 from .region import *
 
