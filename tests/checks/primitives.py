@@ -357,7 +357,11 @@ def normalization(g: NormGeometry, shape: tuple[int, ...], affine: bool, dtype: 
             y, mean, rstd = k.normalize(x, w, b, 1e-5, g)
             found = [y, mean, rstd, k.normalize_by(x, mean, rstd, w, b, 1e-5, g),
                      k.normalize_grad_x(gy, x, w, mean, rstd, g), *k.normalize_grad(gy, x, w, mean, rstd, g)]
-            return [*found, *k.batch_norm(x, w, b, *running, 0.25, 1e-5, g), *running] if g.across else found
+            if not g.across:
+                return found
+            return [*found, *k.normalize_by_grad(gy, x, mean, rstd, w, 1e-5, g),
+                    k.normalize_by_grad_x(gy, rstd, w, 1e-5, g), *k.batch_norm(x, w, b, *running, 0.25, 1e-5, g),
+                    *running]
         again = [a.tobytes() for a in all_of_them(cuda, cupy.asarray(x), cupy.asarray(gy))]
         rounding = 16 * np.finfo(dtype).eps * (1 + center)
         for i, (got, want) in enumerate(both(all_of_them, x, gy)):

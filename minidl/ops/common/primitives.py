@@ -110,7 +110,8 @@ PRIMITIVES: dict[str, Primitive] = {
     **dict.fromkeys(("softmax", "softmax_grad_x", "log_softmax", "log_softmax_grad_x"), PLAIN),
     **dict.fromkeys(("spread", "ones_like"), Primitive(shares=True)), "cumsum": PLAIN, "prod": PLAIN, "cumprod": PLAIN,
     **dict.fromkeys(("variance", "variance_grad_x", "norm", "norm_grad_x"), PLAIN),
-    **dict.fromkeys(("normalize", "normalize_by", "normalize_grad", "normalize_grad_x", "normalize_act_grad"), PLAIN),
+    **dict.fromkeys(("normalize", "normalize_by", "normalize_by_grad", "normalize_by_grad_x"), PLAIN),
+    **dict.fromkeys(("normalize_grad", "normalize_grad_x", "normalize_act_grad"), PLAIN),
     "batch_norm": Primitive(changes=(3, 4), effect=True, update=True),
     "batch_norm_act": Primitive(changes=(4, 5), effect=True, update=True),
     # shapes and indices
