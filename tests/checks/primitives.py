@@ -529,6 +529,10 @@ def squares(shape: tuple[int, ...], axis: tuple[int, ...], dtype: type) -> None:
                 size = np.max(np.abs(want), initial=0)
                 if np.isfinite(size):      # no variance of 1e200 is
                     np.testing.assert_allclose(got, want, rtol=0, atol=64 * np.finfo(dtype).eps * size, err_msg=str(i))
+    for got, want in zip(all_of_them(cuda, cupy.asarray(x.T.copy()).T, cupy.asarray(gys)),
+                         all_of_them(cuda, cupy.asarray(x), cupy.asarray(gys)), strict=True):
+        size = np.max(np.abs(want.get()), initial=0, where=np.isfinite(want.get()))
+        np.testing.assert_allclose(got.get(), want.get(), rtol=0, atol=64 * np.finfo(dtype).eps * size)
     equal = cupy.asarray(np.full(shape, 1e8 / 3, dtype))
     y, center = cuda.variance(equal, axis, False, True, degrees)
     assert not y.get().any()

@@ -102,7 +102,7 @@ def normalize_by_grad_x(gy: Array, var: Array, w: Array | None, eps: float, g: N
 
 def normalize_by_grad(gy: Array, x: Array, mean: Array, var: Array, w: Array | None, eps: float,
                       g: NormGeometry) -> tuple[Array, Array, Array]:
-    """The gradients by x, weight (the sum of gy * z over each channel, z what is normalised) and bias (the sum of gy)."""
+    """The gradients by x, weight (the sum of gy * z over each channel, z without weight) and bias (the sum of gy)."""
     z, channels = normalize_by(x, mean, var, None, None, eps, g), (g.n, g.groups, g.inner)
     gw, gb = (sum(np.reshape(each, channels), (0, 2)) for each in (gy * z, gy))
     return normalize_by_grad_x(gy, var, w, eps, g), gw, gb

@@ -1,7 +1,8 @@
 // Sums of squares over any axes: a variance, a deviation or a norm, and their gradients.
 //
-// Axes beside each other are one, so that an array has at most two of sets and two of elements, in turn: set s starts at
-// s / near * far_step + s % near * near_step, and its element e lies e / low * high_step + e % low * low_step behind.
+// Axes beside each other are one, so that an array has at most two of sets and two of elements, in any order of memory:
+// set s starts at s / near * far_step + s % near * near_step, and its element e lies
+// e / low * high_step + e % low * low_step behind.
 // A team of `lanes` threads (rows.cuh) owns a run of `chunk` of a set's elements. Where a set has several teams, these
 // leave parts, each a row (splits, sets): the mean, and the sums of squares. squares_of_parts has a team for each set,
 // which adds them up in an order that sizes alone decide.
@@ -84,7 +85,6 @@ struct Team {
         first = set / g.near * g.far_step + set % g.near * g.near_step;
         step_high = g.lanes / g.low;
         step_low = g.lanes - step_high * g.low;
-        start();
     }
     __device__ __forceinline__ bool is_there() const { return g.sets && split < g.splits; }
     __device__ __forceinline__ unsigned element() const { return first + high * g.high_step + low * g.low_step; }
@@ -105,15 +105,34 @@ struct Team {
     }
 };
 
+// use(value, element) for each of the team's elements; so many are read at once.
+#define AT_ONCE 4
+template <class Use> __device__ __forceinline__ void each(Team& t, const VALUE* __restrict__ x, Use use) {
+    t.start();
+    while (t.at + (AT_ONCE - 1) * t.g.lanes < t.end) {
+        unsigned elements[AT_ONCE];
+        REAL values[AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            elements[j] = t.element();
+            values[j] = x[elements[j]];
+            t.next();
+        }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) use(values[j], elements[j]);
+    }
+    for (; t.more(); t.next()) use(x[t.element()], t.element());
+}
+
 // Of a team's elements the mean less `near`, or 0 where squares are not centered, and the squares of what is left.
 __device__ __forceinline__ REAL off_and_squares(Team& t, const VALUE* __restrict__ x, REAL near, int centered,
                                                 Squares& squares) {
     REAL off = 0;
     if (centered) {
-        for (; t.more(); t.next()) off += x[t.element()] - near;
+        each(t, x, [&](REAL value, unsigned) { off += value - near; });
         off = reduce(off, t.g.lanes, false) / imax(1, t.end - t.begin);
     }
-    for (t.start(); t.more(); t.next()) squares.add(x[t.element()] - near - off, 1);
+    each(t, x, [&](REAL value, unsigned) { squares.add(value - near - off, 1); });
     squares.add_up(t.g.lanes);
     return off;
 }
@@ -185,5 +204,5 @@ extern "C" __global__ void squares_grad_x(const VALUE* __restrict__ gy, const VA
     const REAL near = center ? center[t.set] : 0, off = center ? center[g.sets + t.set] : 0, of_root = y[t.set];
     const REAL slope = !root ? 2 : of_root == 0 ? 0 : 1 / of_root;
     const REAL share = root && of_root == 0 ? 0 : gy[t.set] / divisor;
-    for (; t.more(); t.next()) gx[t.element()] = (x[t.element()] - near - off) * slope * share;
+    each(t, x, [&](REAL value, unsigned element) { gx[element] = (value - near - off) * slope * share; });
 }

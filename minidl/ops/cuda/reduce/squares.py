@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import itertools
-import math
 from typing import NamedTuple
 
+import cupy
 import numpy as np
 
 from ...common.primitives import Array, Flag
@@ -25,7 +24,6 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 class Plan(NamedTuple):
     """How sets are shared out among teams, and how the parts of each are added up."""
 
-    order: tuple[int, ...] | None          # of the axes, where they have to change places
     grid: int
     struct: bytes                          # the struct Sets
     sets: int
@@ -34,19 +32,26 @@ class Plan(NamedTuple):
     second: tuple[int, bytes]              # grid and struct of the launch that adds up parts
 
 
+Runs = list[tuple[int, int]]               # (size, step of an element) of axes that are one, from the last
+
+
+def _runs(shape: tuple[int, ...], steps: tuple[int, ...], axes: list[int]) -> Runs:
+    found: Runs = []
+    for a in reversed(axes):
+        if found and steps[a] == found[-1][0] * found[-1][1]:
+            found[-1] = found[-1][0] * shape[a], found[-1][1]
+        elif shape[a] != 1:
+            found.append((shape[a], steps[a]))
+    return found
+
+
 @functools.lru_cache(maxsize=4096)
-def _plan(shape: tuple[int, ...], axis: tuple[int, ...]) -> Plan:
-    # Axes beside each other as one, from the last: (whether they are summed, their size, the step of an element)
-    runs, step, long = [], 1, [a for a in reversed(range(len(shape))) if shape[a] != 1]
-    for summed, each in itertools.groupby(long, lambda a: a in axis):
-        size = math.prod(shape[a] for a in each)
-        runs.append((summed, size, step))
-        step *= size
-    elements, sets = ([run[1:] for run in runs if run[0] == summed] for summed in (True, False))
+def _plan(shape: tuple[int, ...], steps: tuple[int, ...], axis: tuple[int, ...]) -> Plan | None:
+    """None where axes are more than two of a kind. steps: strides, in elements."""
+    sets = _runs(shape, steps, [a for a in range(len(shape)) if a not in axis])
+    elements = _runs(shape, steps, sorted(axis, key=lambda a: -steps[a]))
     if max(len(elements), len(sets)) > 2:
-        kept = tuple(a for a in range(len(shape)) if a not in axis)
-        turned = tuple(shape[a] for a in (*kept, *axis))
-        return _plan(turned, tuple(range(len(kept), len(shape))))._replace(order=(*kept, *axis))
+        return None
     (low, low_step), (high, high_step) = (*elements, (1, 0), (1, 0))[:2]
     (near, near_step), (far, far_step) = (*sets, (1, 0), (1, 0))[:2]
     count, size = near * far, low * high
@@ -56,8 +61,24 @@ def _plan(shape: tuple[int, ...], axis: tuple[int, ...]) -> Plan:
         return launch.blocks(count * splits * lanes, THREADS), launch.by_value(
             "Sets", sets=count, near=max(1, near), far_step=far_step, near_step=near_step, size=size, low=max(1, low),
             high_step=high_step, low_step=low_step, splits=splits, chunk=chunk, lanes=lanes)
-    return Plan(None, *grid_and_struct(lanes, splits, chunk), count, splits, chunk,
+    return Plan(*grid_and_struct(lanes, splits, chunk), count, splits, chunk,
                 grid_and_struct(launch.lanes_per_row(splits, rows=count), 1, max(1, size)))
+
+
+def _in_memory(x: Array) -> tuple[int, ...]:
+    """The order of axes in which x lies in memory."""
+    return tuple(sorted(range(x.ndim), key=lambda a: -x.strides[a]))
+
+
+def _planned(x: Array, axis: tuple[int, ...]) -> tuple[Array, Plan]:
+    """x, or a copy whose sets are walked in two steps, and how they are shared out."""
+    if not x.flags.c_contiguous and not x.transpose(_in_memory(x)).flags.c_contiguous:
+        x = cupy.ascontiguousarray(x)
+    plan = _plan(x.shape, tuple(step // x.itemsize for step in x.strides), axis)
+    if plan is not None:
+        return x, plan
+    order = *(a for a in range(x.ndim) if a not in axis), *axis
+    return _planned(cupy.ascontiguousarray(x.transpose(order)).transpose(np.argsort(order).tolist()), axis)
 
 
 def _constants(x: Array) -> tuple[launch.Constant, ...]:
@@ -66,12 +87,12 @@ def _constants(x: Array) -> tuple[launch.Constant, ...]:
 
 def _squares(x: Array, axis: tuple[int, ...], keepdims: bool, centered: bool, root: bool,
              divisor: float) -> tuple[Array, Array | None]:
-    plan, constants = _plan(x.shape, axis), _constants(x)
-    kept = tuple(1 if a in axis else n for a, n in enumerate(x.shape))
+    x, plan = _planned(x, axis)
+    constants, kept = _constants(x), tuple(1 if a in axis else n for a, n in enumerate(x.shape))
     y = launch.empty(kept if keepdims else tuple(n for a, n in enumerate(x.shape) if a not in axis), x.dtype)
     center = launch.empty((2, *kept), x.dtype) if centered else None
-    if plan.order:
-        x = x.transpose(plan.order)
+    if not x.flags.c_contiguous:
+        x = x.transpose(_in_memory(x))
     if plan.splits == 1:
         launch.kernel(FILE, "squares", *constants)(
             (plan.grid,), (THREADS,), x, y, center, int(root), divisor, plan.struct)
@@ -87,13 +108,14 @@ def _squares(x: Array, axis: tuple[int, ...], keepdims: bool, centered: bool, ro
 
 def _squares_grad_x(gy: Array, x: Array, y: Array, center: Array | None, axis: tuple[int, ...], root: bool,
                     divisor: float) -> Array:
-    plan = _plan(x.shape, axis)
-    if plan.order:
-        x = x.transpose(plan.order)
+    x, plan = _planned(x, axis)
+    order = None if x.flags.c_contiguous else _in_memory(x)
+    if order:
+        x = x.transpose(order)
     gx = launch.empty(x.shape, x.dtype)
     launch.kernel(FILE, "squares_grad_x", *_constants(x))(
         (plan.grid,), (THREADS,), gy, x, y, center, gx, int(root), divisor, plan.struct)
-    return gx.transpose(np.argsort(plan.order).tolist()) if plan.order else gx
+    return gx.transpose(np.argsort(order).tolist()) if order else gx
 
 
 def variance(x: Array, axis: tuple[int, ...], keepdims: Flag, root: bool, divisor: float) -> tuple[Array, Array]:

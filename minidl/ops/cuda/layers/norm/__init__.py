@@ -108,7 +108,7 @@ def normalize_by_grad_x(gy: Array, var: Array, w: Array | None, eps: float, g: N
 
 def normalize_by_grad(gy: Array, x: Array, mean: Array, var: Array, w: Array | None, eps: float,
                       g: NormGeometry) -> tuple[Array, Array, Array]:
-    """The gradients by x, weight (the sum of gy * z over each channel, z what is normalised) and bias (the sum of gy)."""
+    """The gradients by x, weight (the sum of gy * z over each channel, z without weight) and bias (the sum of gy)."""
     gx = launch.empty(gy.shape, gy.dtype)
     plan = plan_of(g, gy, x, gx)
     sums = launch.empty((plan.splits, 2, *g.sets), gy.dtype)
