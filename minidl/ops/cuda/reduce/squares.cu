@@ -1,15 +1,15 @@
 // Sums of squares over any axes: a variance, a deviation or a norm, and their gradients.
 //
-// Axes beside each other are one, so that an array has at most two of sets and two of elements, in any order of memory:
-// set s starts at s / near * far_step + s % near * near_step, and its element e lies
+// Axes beside each other are one, so that an array has at most two of sets and two of elements, in any order of
+// memory: set s starts at s / near * far_step + s % near * near_step, and its element e lies
 // e / low * high_step + e % low * low_step behind.
 // A team of `lanes` threads (rows.cuh) owns a run of `chunk` of a set's elements. Where a set has several teams, these
 // leave parts, each a row (splits, sets): the mean, and the sums of squares. squares_of_parts has a team for each set,
 // which adds them up in an order that sizes alone decide.
-// All is computed in double, REAL; elements are VALUE. Sums are of differences from the set's first element, so that equal
-// values have a variance of 0 and a large mean takes no digits: `center` (2, sets) is that element and the rest of the
-// mean. A square of a double may overflow, or vanish: there are three sums, of the large, of the small and of the others.
-// A team's elements are read anew for the second sum: they lie in a cache then.
+// All is computed in double, REAL; elements are VALUE. Sums are of differences from the set's first element, so that
+// equal values have a variance of 0 and a large mean takes no digits: `center` (2, sets) is that element and the rest
+// of the mean. A square of a double may overflow, or vanish: there are three sums, of the large, of the small and of
+// the others. A team's elements are read anew for the second sum: they lie in a cache then.
 // Requires: REAL double; blockDim.x a multiple of lanes and of 32; lanes a power of two up to 32, or blockDim.x.
 #include "include/common.cuh"
 #include "include/rows.cuh"

@@ -1,11 +1,12 @@
 // The negative log likelihood of labels, with weights of the classes, an ignored label and smoothed targets.
 //
 // log_p and gx are (n, classes), labels (n), weight (classes) or none: then all are 1. The target of class k is
-// weight[k] * (share + keep if k is the label) in an image that counts, 0 in one whose label is ignored, and NaN in one
-// whose label is not a class. nll: `lanes` threads own an image (rows.cuh), a block as many as it has room for, in turns.
-// It leaves the sums of its images' losses and of their labels' weights in parts (2, blocks), or where there is one block
-// the results: loss, over that sum of weights where `mean` asks for it, and the sum itself, total. losses: those of
-// images, where it is given. nll_total: one block makes the results of parts. nll_grad_x: a thread owns elements.
+// weight[k] * (share + keep if k is the label) in an image that counts, 0 in one whose label is ignored, and NaN in
+// one whose label is not a class. nll: `lanes` threads own an image (rows.cuh), a block as many as it has room for, in
+// turns. It leaves the sums of its images' losses and of their labels' weights in parts (2, blocks), or where there is
+// one block the results: loss, over that sum of weights where `mean` asks for it, and the sum itself, total. losses:
+// those of images, where it is given. nll_total: one block makes the results of parts. nll_grad_x: a thread owns
+// elements.
 // Requires: blockDim.x a multiple of lanes and of 32; lanes a power of two up to 32.
 #include "include/common.cuh"
 #include "include/rows.cuh"
@@ -85,8 +86,8 @@ extern "C" __global__ void __launch_bounds__(1024)
 // -target * gy, over total where `mean` asks for it, and 0 where that is 0. `step` from one image's gy to the next.
 extern "C" __global__ void nll_grad_x(const REAL* __restrict__ gy, const long long* __restrict__ labels,
                                       const REAL* __restrict__ weight, const REAL* total, REAL* __restrict__ gx,
-                                      unsigned size, int classes, int step, REAL keep, REAL share, int mean, int ignores,
-                                      long long ignored) {
+                                      unsigned size, int classes, int step, REAL keep, REAL share, int mean,
+                                      int ignores, long long ignored) {
     const REAL of_all = mean ? *total : (REAL)1, scale = of_all == (REAL)0 ? (REAL)0 : (REAL)1 / of_all;
     for (unsigned i = THREAD; i < size; i += THREADS) {
         const int row = i / classes, k = i % classes;

@@ -1,4 +1,5 @@
-// A loss of each pair (x, t), elementwise; their sum; and the gradients. LOSS says which: a row of ops/common/curves.py.
+// A loss of each pair (x, t), elementwise; their sum; and the gradients. LOSS says which: a row of
+// ops/common/curves.py.
 //
 // A thread owns the elements THREAD, THREAD + THREADS, ... of `size`. pair_loss_sum: a block leaves the sum of its
 // elements over divisor in sums, so that one block alone gives the result; cross_entropy_sum adds up those of several.
