@@ -385,8 +385,8 @@ def test_blocks_cover_a_count(count: int, threads: int, blocks: int) -> None:
 
 
 @pytest.mark.parametrize(("size", "inner", "rows", "lanes"), [
-    (1000, 1, 128, 256), (256, 1, 512, 256), (256, 1, 513, 32), (255, 1, 1, 32), (1024, 1, 10**6, 256), (1000, 1, 0, 32),
-    (5, 1, 3, 8), (1, 1, 1, 1), (1000, 2, 1, 1)])
+    (1000, 1, 128, 256), (256, 1, 512, 256), (256, 1, 513, 32), (255, 1, 1, 32), (1024, 1, 10**6, 256),
+    (1000, 1, 0, 32), (5, 1, 3, 8), (1, 1, 1, 1), (1000, 2, 1, 1)])
 def test_a_row_has_more_threads_if_there_are_few(size: int, inner: int, rows: int, lanes: int) -> None:
     assert launch.lanes_per_row(size, inner, rows) == lanes
 

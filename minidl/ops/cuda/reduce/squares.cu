@@ -202,7 +202,11 @@ extern "C" __global__ void squares_grad_x(const VALUE* __restrict__ gy, const VA
     Team t(g);
     if (!t.is_there()) return;
     const REAL near = center ? center[t.set] : 0, off = center ? center[g.sets + t.set] : 0, of_root = y[t.set];
-    const REAL slope = !root ? 2 : of_root == 0 ? 0 : 1 / of_root;
+    const REAL by = !root ? 0.5 : of_root == 0 ? 1 : of_root, inverse = 1 / by;
     const REAL share = root && of_root == 0 ? 0 : gy[t.set] / divisor;
-    each(t, x, [&](REAL value, unsigned element) { gx[element] = (value - near - off) * slope * share; });
+    each(t, x, [&](REAL value, unsigned element) {
+        const REAL d = value - near - off;
+        // Of doubles the inverse may overflow
+        gx[element] = (sizeof(VALUE) == 4 ? d * inverse : d / by) * share;
+    });
 }
