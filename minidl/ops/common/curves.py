@@ -335,14 +335,15 @@ def _huber(d: Array, p: float) -> None:
 
 
 def _bce(y: Array, x: Array, t: Array, p: float) -> None:
-    """max(x, 0) - x t + log(1 + e^-|x|), also where that is less than 1's rounding"""
+    """(max(x, 0) - x t) + log(1 + e^-|x|): the first is 0 where x is sure, and the second less than its rounding"""
     np.abs(x, out=y)
     np.negative(y, out=y)
     np.exp(y, out=y)
     np.log1p(y, out=y)
-    part = scratch("part", x.shape, x.dtype)
-    y -= np.multiply(x, t, out=part)
-    y += np.maximum(x, 0, out=part)
+    product, line = (scratch(name, x.shape, x.dtype) for name in ("product", "line"))
+    np.maximum(x, 0, out=line)
+    line -= np.multiply(x, t, out=product)
+    y += line
 
 
 def _bce_slope(gx: Array, x: Array, t: Array, p: float) -> None:
