@@ -450,6 +450,7 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("layers/loss/pairs.cu", primitives.pair_loss, *[
             (loss, shape, dtype) for loss in LOSSES for shape in ((7,), (3, 1001), (32, 64, 16, 16), (1 << 22,))
             for dtype in (FLOAT, DOUBLE)]),
+        *each("layers/loss/pairs.cu", primitives.binary_cross_entropy_of_what_is_sure, (FLOAT,), (DOUBLE,)),
         *each("layers/loss/nll.cu", primitives.negative_log_likelihood,
               (1100, 3, FLOAT), (5, 10, DOUBLE), (0, 3, FLOAT)),
         *on_device("layers/loss/nll.cu", primitives.negative_log_likelihood, *[

@@ -571,6 +571,13 @@ def pair_loss(loss: str, shape: tuple[int, ...], dtype: type) -> None:
                 np.testing.assert_allclose(got, want, rtol=256 * np.finfo(dtype).eps, atol=16 * np.finfo(dtype).eps)
 
 
+def binary_cross_entropy_of_what_is_sure(dtype: type) -> None:
+    """It is not rounded away beside 1, nor beside the logit."""
+    x, t = (cupy.asarray(np.array(values, dtype)) for values in ([20, -20, 3], [1, 0, 1]))
+    np.testing.assert_allclose(cuda.pair_loss(x, t, "bce", 0.0, "none").get(), np.log1p(np.exp([-20.0, -20, -3])),
+                               rtol=32 * np.finfo(dtype).eps)
+
+
 def negative_log_likelihood(n: int, classes: int, dtype: type) -> None:
     """With all options; a probability of 0 counts where its target does, and a label out of range makes NaN of its row
     and of the sums."""
