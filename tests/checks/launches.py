@@ -26,6 +26,7 @@ from minidl import Tensor, ops, optim, zoo
 from minidl.core import device
 from minidl.data import Augment
 from minidl.ops import ACTIVATIONS
+from minidl.ops.common.curves import LOSSES
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.common.geometry.nhwc import FORMS, STORES
 from minidl.ops.common.primitives import ALL
@@ -367,6 +368,19 @@ MORE_NORMS: list[tuple[Any, ...]] = [      # large ones, with as many teams as t
         ((0, 4), 4), ((1030, 130), 130), ((2, 300_000), 300_000))),
     (group_geometry((0, 4, 3), 2, None, None), (0, 4, 3)), (group_geometry((17, 12, 31, 33), 3, None, None),
                                                             (17, 12, 31, 33))]
+# Sets of a thread each, of some of a warp, of a block and of several; between elements, and axes that change places
+SQUARES: list[tuple[Any, ...]] = [
+    ((9000, 33), (0,)), ((20_000,), (0,)), ((3, 9, 4), (0, 2)), ((300, 40), (0,)), ((7, 1000), (1,)),
+    ((2, 9000, 3), (1,)), ((2, 3, 4, 5, 3), (0, 2, 4)), ((), ()), ((0, 3), (1,)), ((3, 0), (1,))]
+MORE_SQUARES: list[tuple[Any, ...]] = [
+    ((1 << 22,), (0,)), ((1 << 18, 4), (0,)), ((1 << 18, 4), (1,)), ((1100, 999), (0,)), ((64, 256, 64), (1,)),
+    ((32, 64, 16, 16), (0, 2, 3)), ((70_000, 40), (0,)), ((3, 40_000, 33), (0, 1))]
+RUNNING: list[tuple[Any, ...]] = [         # by a thread, some of a warp, a block and several; and columns
+    ((20_001,), 0), ((16, 16), 1), ((600, 300), 1), ((7, 1000), 1), ((300, 40), 0), ((3, 5000, 2), 1), ((5, 9, 33), 1),
+    ((3, 0, 2), 1), ((1,), 0)]
+MORE_RUNNING: list[tuple[Any, ...]] = [
+    ((1 << 22,), 0), ((1 << 18, 4), 0), ((1 << 18, 4), 1), ((4, 1 << 18), 1), ((1100, 999), 0), ((1021, 997), 1),
+    ((64, 256, 64), 1), ((70_000, 40), 0)]
 INDICES = [(np.array([3, 0, 3, 3]), slice(None, None, 2)), (slice(None), np.array([1, 1])), np.array([3, 0, 3, 3])]
 
 LAUNCHES: dict[str, list[Launch]] = {
@@ -399,6 +413,15 @@ LAUNCHES: dict[str, list[Launch]] = {
             (index, (5, 4), dtype) for index in INDICES for dtype in (FLOAT, DOUBLE)]),
         *each("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, FLOAT)),
         *on_device("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, DOUBLE))],
+    "reductions": [
+        *each("reduce/squares.cu", primitives.squares, *with_dtype(SQUARES, FLOAT), slow=2),
+        *each("reduce/squares.cu", primitives.squares, *with_dtype(SQUARES, DOUBLE)),
+        *on_device("reduce/squares.cu", primitives.squares, *[
+            (*row, dtype) for row in MORE_SQUARES for dtype in (FLOAT, DOUBLE)]),
+        *each("reduce/running.cu", primitives.running_sums, *with_dtype(RUNNING, FLOAT)),
+        *each("reduce/running.cu", primitives.running_sums, *with_dtype(RUNNING, DOUBLE), slow=0),
+        *on_device("reduce/running.cu", primitives.running_sums, *[
+            (*row, dtype) for row in MORE_RUNNING for dtype in (FLOAT, DOUBLE)])],
     "norms": [
         *each("layers/norm/norm.cu", primitives.normalization, *[(*row, True, FLOAT) for row in NORMS],
               *[(*row, False, DOUBLE) for row in NORMS[::3]], slow=4),
@@ -422,6 +445,17 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("layers/loss/cross_entropy.cu", primitives.cross_entropy_with_grad, *[
             (*sizes, reduction, dtype) for sizes in ((1, 1), (5, 10), (130, 10), (3, 1500), (1100, 20), (0, 3))
             for reduction in ("mean", "sum", "none") for dtype in (FLOAT, DOUBLE)]),
+        *each("layers/loss/pairs.cu", primitives.pair_loss, *[(loss, (3, 1001), FLOAT) for loss in LOSSES],
+              *[(loss, shape, DOUBLE) for loss in LOSSES for shape in ((), (0,), (7,))]),
+        *on_device("layers/loss/pairs.cu", primitives.pair_loss, *[
+            (loss, shape, dtype) for loss in LOSSES for shape in ((7,), (3, 1001), (32, 64, 16, 16), (1 << 22,))
+            for dtype in (FLOAT, DOUBLE)]),
+        *each("layers/loss/pairs.cu", primitives.binary_cross_entropy_of_what_is_sure, (FLOAT,), (DOUBLE,)),
+        *each("layers/loss/nll.cu", primitives.negative_log_likelihood,
+              (1100, 3, FLOAT), (5, 10, DOUBLE), (0, 3, FLOAT)),
+        *on_device("layers/loss/nll.cu", primitives.negative_log_likelihood, *[
+            (*sizes, dtype) for sizes in ((1, 1), (128, 1000), (1021, 997), (300_000, 4), (3, 5000))
+            for dtype in (FLOAT, DOUBLE)]),
         *each("layers/loss/metrics.cu", primitives.metrics, *with_dtype(COUNTED, FLOAT)),
         *on_device("layers/loss/metrics.cu", primitives.metrics, *with_dtype(COUNTED, DOUBLE)),
         *each("layers/loss/metrics.cu", primitives.metrics_count_beyond_what_a_float_counts, ())],

@@ -6,6 +6,7 @@ The tests for a GPU run them (tests/cuda), and so do the emulator and compute-sa
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -356,7 +357,11 @@ def normalization(g: NormGeometry, shape: tuple[int, ...], affine: bool, dtype: 
             y, mean, rstd = k.normalize(x, w, b, 1e-5, g)
             found = [y, mean, rstd, k.normalize_by(x, mean, rstd, w, b, 1e-5, g),
                      k.normalize_grad_x(gy, x, w, mean, rstd, g), *k.normalize_grad(gy, x, w, mean, rstd, g)]
-            return [*found, *k.batch_norm(x, w, b, *running, 0.25, 1e-5, g), *running] if g.across else found
+            if not g.across:
+                return found
+            return [*found, *k.normalize_by_grad(gy, x, mean, rstd, w, 1e-5, g),
+                    k.normalize_by_grad_x(gy, rstd, w, 1e-5, g), *k.batch_norm(x, w, b, *running, 0.25, 1e-5, g),
+                    *running]
         again = [a.tobytes() for a in all_of_them(cuda, cupy.asarray(x), cupy.asarray(gy))]
         rounding = 16 * np.finfo(dtype).eps * (1 + center)
         for i, (got, want) in enumerate(both(all_of_them, x, gy)):
@@ -501,6 +506,107 @@ def gradient_of_embedding(rows: int, d: int, ids: tuple[int, ...], dtype: type) 
     assert (got.shape, got.dtype) == (want.shape, dtype)
     np.testing.assert_allclose(got.get(), want, rtol=0, atol=np.finfo(dtype).eps * max(1, named.size))
     assert got.tobytes() == cuda.embedding_grad_w(gy, cupy.asarray(named.astype(np.int32)), rows).tobytes()
+
+
+def squares(shape: tuple[int, ...], axis: tuple[int, ...], dtype: type) -> None:
+    """Variances and norms, their roots and gradients, twice the same bits; of doubles whose squares leave the range."""
+    degrees = max(1, int(np.prod([shape[a] for a in axis])) - 1)
+    values, gys = normal(*shape, dtype=dtype) + 3, normal(*np.sum(np.zeros(shape), axis).shape, dtype=dtype, seed=1)
+
+    def all_of_them(k: Any, x: Any, gy: Any) -> list[Any]:
+        found = []
+        for root in (False, True):
+            y, center = k.variance(x, axis, False, root, degrees)
+            found += [y, center, k.variance_grad_x(gy, x, y, center, axis, root, degrees)]
+        y = k.norm(x, axis, True)
+        return [*found, y, k.norm_grad_x(gy, x, y, axis)]
+    for unit in (1,) if dtype is np.float32 else (1, 1e200, 1e-200):
+        x = np.asarray(values * unit, dtype)
+        again = [a.tobytes() for a in all_of_them(cuda, cupy.asarray(x), cupy.asarray(gys))]
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            for i, (got, want) in enumerate(both(all_of_them, x, gys)):
+                assert got.tobytes() == again[i]
+                size = np.max(np.abs(want), initial=0)
+                if np.isfinite(size):      # no variance of 1e200 is
+                    np.testing.assert_allclose(got, want, rtol=0, atol=64 * np.finfo(dtype).eps * size, err_msg=str(i))
+    for got, want in zip(all_of_them(cuda, cupy.asarray(x.T.copy()).T, cupy.asarray(gys)),
+                         all_of_them(cuda, cupy.asarray(x), cupy.asarray(gys)), strict=True):
+        size = np.max(np.abs(want.get()), initial=0, where=np.isfinite(want.get()))
+        np.testing.assert_allclose(got.get(), want.get(), rtol=0, atol=64 * np.finfo(dtype).eps * size)
+    equal = cupy.asarray(np.full(shape, 1e8 / 3, dtype))
+    y, center = cuda.variance(equal, axis, False, True, degrees)
+    assert not y.get().any()
+    assert not cuda.variance_grad_x(cupy.asarray(gys), equal, y, center, axis, True, degrees).get().any()
+
+
+def running_sums(shape: tuple[int, ...], axis: int, dtype: type) -> None:
+    """From either end, of integers too; twice the same bits."""
+    x = normal(*shape, dtype=dtype)
+    for reverse in (False, True):
+        found = [cuda.cumsum(cupy.asarray(x), axis, reverse).get() for _ in range(2)]
+        assert found[0].tobytes() == found[1].tobytes()
+        want = cpu.cumsum(x.astype(float), axis, reverse)
+        assert (found[0].shape, found[0].dtype) == (shape, dtype)
+        size = np.max(np.abs(want), initial=1)
+        np.testing.assert_allclose(found[0], want, rtol=0, atol=(1 if dtype is np.float32 else 64) * size * np.finfo(
+            dtype).eps)
+        numbers = np.ones(shape, np.int64)
+        np.testing.assert_array_equal(cuda.cumsum(cupy.asarray(numbers), axis, reverse).get(),
+                                      cpu.cumsum(numbers, axis, reverse), strict=True)
+
+
+def pair_loss(loss: str, shape: tuple[int, ...], dtype: type) -> None:
+    """Each, their sum and mean, and the gradients; of values that are not finite too, and twice the same bits."""
+    x, t = 2 * normal(*shape, dtype=dtype), np.abs(normal(*shape, dtype=dtype, seed=1))
+    special = np.resize(np.array([np.nan, np.inf, -np.inf, 0, -1000, 0.3, 30], dtype), shape)
+    for reduction, values in (("none", x), ("none", special), ("sum", x), ("mean", x)):
+        def all_of_them(k: Any, x: Any, t: Any, gy: Any, how: tuple[Any, ...] = (loss, 0.7, reduction)) -> list[Any]:
+            return [k.pair_loss(x, t, *how), k.pair_loss_grad_x(gy, x, t, *how),
+                    k.pair_loss_grad_target(gy, x, t, *how)]
+        gy = normal(*(shape if reduction == "none" else ()), dtype=dtype, seed=2)
+        again = [a.tobytes() for a in all_of_them(cuda, *map(cupy.asarray, (values, t, gy)))]
+        with np.errstate(all="ignore"):
+            for i, (got, want) in enumerate(both(all_of_them, values, t, gy)):
+                assert got.tobytes() == again[i]
+                np.testing.assert_allclose(got, want, rtol=256 * np.finfo(dtype).eps, atol=16 * np.finfo(dtype).eps)
+
+
+def binary_cross_entropy_of_what_is_sure(dtype: type) -> None:
+    """It is not rounded away beside 1, nor beside the logit."""
+    x, t = (cupy.asarray(np.array(values, dtype)) for values in ([20, -20, 3], [1, 0, 1]))
+    np.testing.assert_allclose(cuda.pair_loss(x, t, "bce", 0.0, "none").get(), np.log1p(np.exp([-20.0, -20, -3])),
+                               rtol=32 * np.finfo(dtype).eps)
+
+
+def negative_log_likelihood(n: int, classes: int, dtype: type) -> None:
+    """With all options; a probability of 0 counts where its target does, and a label out of range makes NaN of its row
+    and of the sums."""
+    rng = np.random.default_rng(n * classes)
+    log_p, gys = -np.abs(normal(n, classes, dtype=dtype)), normal(n, dtype=dtype, seed=1)
+    labels, weights = rng.integers(0, classes, n), rng.uniform(0.5, 2, classes).astype(dtype)
+    for ignored, smoothing, weight, reduction in itertools.product(
+            (None, 0, -100, 1 << 70), (0.0, 0.1), (weights, None), ("mean", "sum", "none")):
+        given = labels.copy()
+        given[1::3] = ignored if ignored in (0, -100) else 0
+        x = np.where((np.arange(classes) == given[:, None]) | bool(smoothing), log_p, dtype(-np.inf))
+        gy = gys if reduction == "none" else np.asarray(1.5, dtype)
+
+        def all_of_them(k: Any, x: Any, labels: Any, gy: Any, weight: Any = weight,
+                        how: tuple[Any, ...] = (reduction, smoothing, ignored)) -> list[Any]:
+            moved = weight if weight is None or k is cpu else cupy.asarray(weight)
+            loss, total = k.nll(x, labels, moved, *how)
+            return [loss, total, k.nll_grad_x(gy, classes, labels, moved, total, *how)]
+        again = [a.tobytes() for a in all_of_them(cuda, *map(cupy.asarray, (x, given.astype(np.int32), gy)))]
+        for i, (got, want) in enumerate(both(all_of_them, x, given, gy)):
+            assert got.tobytes() == again[i]
+            np.testing.assert_allclose(got, want, rtol=64 * np.finfo(dtype).eps, atol=4 * np.finfo(dtype).eps)
+        if n > 1:
+            given[-1] = classes
+            loss, total, gx = (a.get() for a in all_of_them(cuda, *map(cupy.asarray, (x, given, gy))))
+            assert np.isnan(loss[-1] if reduction == "none" else loss)
+            assert np.isnan(gx[-1]).all()
+            assert np.isnan(total)
+            assert np.isnan(gx[:-1]).any() == (reduction == "mean")
 
 
 def batched_product(x: tuple[int, ...], y: tuple[int, ...], dtype: type) -> None:

@@ -26,6 +26,7 @@ from minidl.training import train_step
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
 from checks import primitives as checks  # noqa: E402
+from checks.launches import LAUNCHES, Launch  # noqa: E402
 from checks.primitives import assert_product, both, bound  # noqa: E402
 
 from minidl.ops import cpu, cuda  # noqa: E402
@@ -217,6 +218,11 @@ def test_pooling_of_larger_images(shape: tuple[int, ...], size: Any, stride: Any
                                    (33, 65, 1), (1000, 17, 3), (0, 5, 4), (257, 259, 130), (5, 0, 3), (5, 3, 0)])
 def test_linear_of_any_size(sizes: tuple[int, int, int], dtype: type, canaries: Any) -> None:
     checks.linear(sizes, dtype)
+
+
+@pytest.mark.parametrize("each", [*LAUNCHES["reductions"], *LAUNCHES["losses"]], ids=str)
+def test_reductions_and_losses_of_any_size(each: Launch, canaries: Any) -> None:
+    each.run()
 
 
 # ---------------------------------------------------------------- dropout draws the CPU's masks

@@ -51,8 +51,11 @@ def cumprod(x: Array, axis: int) -> Array:
     return np.cumprod(x, axis=axis)
 
 
-def cumsum(x: Array, axis: int) -> Array:
-    """Sums up to each value, of floating numbers in float64: in float32 they stop growing at 2^24."""
+def cumsum(x: Array, axis: int, reverse: bool = False) -> Array:
+    """Sums up to each value, of floating numbers in float64: in float32 they stop growing at 2^24. reverse: of those
+    from each value on."""
+    if reverse:
+        return np.flip(cumsum(np.flip(x, axis), axis), axis)
     if x.dtype.kind != "f":
         return np.cumsum(x, axis=axis)
     return np.cumsum(x, axis=axis, dtype=np.float64).astype(x.dtype, copy=False)

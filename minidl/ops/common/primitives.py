@@ -109,7 +109,9 @@ PRIMITIVES: dict[str, Primitive] = {
     **dict.fromkeys(("sum", "sum_to", "mean", "max", "max_grad_x", "argmax", "min", "argmin", "argsort"), PLAIN),
     **dict.fromkeys(("softmax", "softmax_grad_x", "log_softmax", "log_softmax_grad_x"), PLAIN),
     **dict.fromkeys(("spread", "ones_like"), Primitive(shares=True)), "cumsum": PLAIN, "prod": PLAIN, "cumprod": PLAIN,
-    **dict.fromkeys(("normalize", "normalize_by", "normalize_grad", "normalize_grad_x", "normalize_act_grad"), PLAIN),
+    **dict.fromkeys(("variance", "variance_grad_x", "norm", "norm_grad_x"), PLAIN),
+    **dict.fromkeys(("normalize", "normalize_by", "normalize_by_grad", "normalize_by_grad_x"), PLAIN),
+    **dict.fromkeys(("normalize_grad", "normalize_grad_x", "normalize_act_grad"), PLAIN),
     "batch_norm": Primitive(changes=(3, 4), effect=True, update=True),
     "batch_norm_act": Primitive(changes=(4, 5), effect=True, update=True),
     # shapes and indices
@@ -141,7 +143,8 @@ PRIMITIVES: dict[str, Primitive] = {
     "conv2d_norm": PLAIN, "conv2d_norm_act": PLAIN, "max_pool2d": PLAIN, "max_pool2d_grad_x": PLAIN,
     # loss
     "check_labels": Primitive(effect=True),
-    "cross_entropy": PLAIN, "cross_entropy_grad_x": PLAIN,
+    "cross_entropy": PLAIN, "cross_entropy_grad_x": PLAIN, "nll": PLAIN, "nll_grad_x": PLAIN,
+    **dict.fromkeys(("pair_loss", "pair_loss_grad_target", "pair_loss_grad_x"), PLAIN),
     "cross_entropy_with_grad": Primitive("ilcc", "si", "cross_entropy"),
     "update_metrics": Primitive(changes=(0,), effect=True, counter=True),
     # batches, the update, and regions

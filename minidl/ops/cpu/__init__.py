@@ -18,6 +18,7 @@ from .conv import *
 from .data import *
 from .layers.activation import *
 from .layers.attention import *
+from .layers.criteria import *
 from .layers.fused import *
 from .layers.linear import *
 from .layers.lookup import *
@@ -32,6 +33,7 @@ from .optim.updates import *
 from .reduce import *
 from .reduce.ranks import *
 from .reduce.running import *
+from .reduce.squares import *
 from .region import *
 
 
