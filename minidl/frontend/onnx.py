@@ -490,6 +490,7 @@ ROWS: dict[str, Callable[..., str]] = {
     "std": lambda graph, *given, **options: graph.node("Sqrt", _var(graph, *given, **options)),
     "argmax": _place("ArgMax"), "argmin": _place("ArgMin"), "clip": _clip, "expand": _expand, "pad": _pad,
     "where": _where,
+    "rsqrt": lambda graph, ndim, x: graph.node("Reciprocal", graph.node("Sqrt", x)),
     "cumsum": lambda graph, ndim, x, *, axis: graph.node("CumSum", x, graph.constant(axis, np.int64)),
     "softmax": _along("Softmax"), "log_softmax": _along("LogSoftmax"),
     "conv2d": _conv2d, "linear": _linear, "avg_pool2d": _pool("AveragePool", count_include_pad=1),

@@ -90,7 +90,8 @@ def test_a_users_net(tmp_path: Path) -> None:
 PAIR = images(2, 4, 6), images(2, 4, 6)
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "arithmetic": (lambda x, y: (x + y, x - 2, 3 * y, x / (y * y + 1.0), -x, (x * x) ** 1.5), PAIR),
-    "functions": (lambda x, y: (ops.exp(x), ops.log(x * x + 1.0), ops.sqrt(x * x), ops.sigmoid(y)), PAIR),
+    "functions": (lambda x, y: (ops.exp(x), ops.log(x * x + 1.0), ops.sqrt(x * x), ops.sigmoid(y),
+                                ops.rsqrt(x * x + 1.0)), PAIR),
     "comparisons": (lambda x, y: (x > y, x >= 0, x < y, x <= 0.5, ops.eq(x, y), ops.ne(x, y)), PAIR),
     "reductions": (lambda x, y: (x.sum(axis=1), y.mean(axis=(1, 2), keepdims=True), x.max(axis=-1), x.argmax(axis=1),
                                  x.sum(axis=0), x.mean()), PAIR),

@@ -351,7 +351,7 @@ class Methods(Conversions):
 
     def rsqrt(self: Tensor) -> Tensor:
         """1 / sqrt(x)."""
-        return basic.div(1, basic.sqrt(self))
+        return basic.rsqrt(self)
 
     def clip(self: Tensor, min: float | None = None, max: float | None = None, out: None = None) -> Tensor:
         """At least min and at most max."""
@@ -573,10 +573,9 @@ class Methods(Conversions):
 
     def clamp_(self: Tensor, min: float | None = None, max: float | None = None) -> Tensor:
         """At least min and at most max, in place."""
-        bounds = [(name, bound) for name, bound in (("maximum", min), ("minimum", max)) if bound is not None]
-        plain = all(isinstance(bound, (int, float)) for _, bound in bounds)
-        if not (self.requires_grad and mode.grad) and bounds and plain and all(
-                write_over(self, name, bound) for name, bound in bounds):
+        ends = (-np.inf if min is None else min, np.inf if max is None else max)
+        plain = all(isinstance(end, (int, float)) for end in ends) and not (min is max is None)
+        if plain and not (self.requires_grad and mode.grad) and write_over(self, "clip", *ends):
             return self
         setitem(self, ..., select.clip(self.detach(), low=min, high=max))
         return self

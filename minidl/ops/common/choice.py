@@ -12,7 +12,7 @@ import numpy as np
 from .primitives import Array, Flag
 
 __all__ = [
-    "abs", "argmin", "argsort", "cast", "cumprod", "cumsum", "maximum", "min", "minimum", "pad", "prod", "sign",
+    "abs", "argmin", "argsort", "cast", "clip", "cumprod", "cumsum", "maximum", "min", "minimum", "pad", "prod", "sign",
     "where",
 ]
 
@@ -28,6 +28,12 @@ def where(condition: Array, x: Array | float, y: Array | float) -> Array:
     if plain and (isinstance(x, float) or isinstance(y, float)):
         return np.where(condition, np.float32(x), y)
     return np.where(condition, x, y)
+
+
+def clip(x: Array, low: float | None, high: float | None, out: Array | None = None) -> Array:
+    """x, but at least low and at most high; None is no bound."""
+    y = x if low is None else np.maximum(x, low, out=out)
+    return y if high is None else np.minimum(y, high, out=out)
 
 
 def min(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:

@@ -99,7 +99,8 @@ PRIMITIVES: dict[str, Primitive] = {
     # elementwise
     **dict.fromkeys(("add", "sub", "mul", "div", "neg", "pow", "pow_grad_x", "pow_grad_p"), PLAIN),
     **dict.fromkeys(("exp", "log", "sqrt", "gt", "ge", "lt", "le", "eq", "ne", "copy"), PLAIN),
-    **dict.fromkeys(("abs", "sign", "maximum", "minimum", "where", "cast"), PLAIN),
+    **dict.fromkeys(("abs", "sign", "maximum", "minimum", "where", "cast", "clip", "clip_grad_x"), PLAIN),
+    **dict.fromkeys(("rsqrt", "rsqrt_grad_x"), PLAIN),
     **dict.fromkeys(ACTIVATIONS, Primitive("i", "i", "activation")),
     **dict.fromkeys((f"{act}_grad_x" for act in ACTIVATIONS), Primitive("ii", "i", "activation_grad_x")),
     **dict.fromkeys((f"{act}{part}" for act in OF_X for part in ("", "_grad_x")), PLAIN),
