@@ -367,13 +367,24 @@ MORE_NORMS: list[tuple[Any, ...]] = [      # large ones, with as many teams as t
         ((0, 4), 4), ((1030, 130), 130), ((2, 300_000), 300_000))),
     (group_geometry((0, 4, 3), 2, None, None), (0, 4, 3)), (group_geometry((17, 12, 31, 33), 3, None, None),
                                                             (17, 12, 31, 33))]
-INDICES = [(np.array([3, 0, 3, 3]), slice(None, None, 2)), (slice(None), np.array([1, 1])), np.array([3, 0, 3, 3])]
+# Shape, values that are taken, axis, and whether none is taken twice
+ALONG: list[tuple[Any, ...]] = [
+    ((5, 7), 3, 1, False), ((6, 4, 3), 9, 0, False), ((5, 4), 4, 1, True), ((9, 40), 40, 1, True),
+    ((4, 50, 3), 20, 1, True), ((3, 20, 5), 70, 1, False), ((2, 1030), 600, 1, False), ((3, 4, 2), 0, 2, False)]
+LINES: list[tuple[Any, ...]] = [((5, 16), 1), ((3, 70, 4), 1), ((2, 1030), 1), ((7, 1), 1), ((33, 3), 0)]
+MASKED: list[tuple[Any, ...]] = [((5, 7), 2), ((300, 3), 1), ((70, 9, 2), 2), ((700, 1000), 1), ((3,), 0)]
+PAIRS: list[tuple[Any, ...]] = [((5, 7), (9,), FLOAT), ((5, 7, 3), (2, 4), np.bool_), ((4, 3), (300,), np.int64),
+                                ((4, 3, 2), (5,), np.int16)]
+INDICES = [(np.array([3, 0, 3, 3]), slice(None, None, 2)), (slice(None), np.array([1, 1])), np.array([3, 0, -2, 3]),
+           (np.array([3, 0, 3, -1]), np.array([1, 1, 1, -4])), (None, np.array([[1, 1], [4, -1]])),
+           (slice(None), 2, None)]
 
 LAUNCHES: dict[str, list[Launch]] = {
     "cases": on_device("", op, *[(name, dtype) for name in CASES for dtype in (FLOAT, DOUBLE)]),
     "steps": [
         *on_device("", step, *[(name, dtype) for name in STEPS for dtype in (FLOAT, DOUBLE)])],
     "activations": [
+        *each("layers/activation/formulas.cu", primitives.written_in_place, (FLOAT,), (DOUBLE,)),
         *each("layers/activation/activation.cu", primitives.activations_of_special_values,
               *[(act, FLOAT) for act in ALL]),
         *on_device("layers/activation/activation.cu", primitives.activations_of_special_values,
@@ -394,9 +405,20 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("launch/addresses.cu", given_arrays_are_copied, (np.float32, 1, 515), (np.uint8, 7, 4096, 0),
               (np.int64, 1, 300))],
     "indexing": [
-        *each("indexing/scatter.cu", primitives.gradient_of_indexing, (INDICES[0], (5, 4), FLOAT)),
+        *each("indexing/scatter.cu", primitives.gradient_of_indexing, *[(index, (5, 4), FLOAT) for index in INDICES]),
         *on_device("indexing/scatter.cu", primitives.gradient_of_indexing, *[
-            (index, (5, 4), dtype) for index in INDICES for dtype in (FLOAT, DOUBLE)]),
+            (index, (5, 4), DOUBLE) for index in INDICES]),
+        *each("indexing/take.cu", primitives.by_pairs, *PAIRS),
+        *on_device("indexing/take.cu", primitives.by_pairs, ((4, 3), (0,), FLOAT)),
+        *each("indexing/take.cu", primitives.along_an_axis, *with_dtype(ALONG, FLOAT), slow=len(ALONG)),
+        *on_device("indexing/take.cu", primitives.along_an_axis, *with_dtype(ALONG, DOUBLE),
+                   ((3, 5000), 5000, 1, False, FLOAT), ((3, 5000), 4500, 1, True, FLOAT)),
+        *each("indexing/sort.cu", primitives.in_order, *with_dtype(LINES, FLOAT), *with_dtype(LINES, DOUBLE), slow=4),
+        *on_device("indexing/sort.cu", primitives.in_order, *[
+            (*row, dtype) for row in (((3, 4096), 1), ((2, 4097), 1), ((1000, 1000), 0), ((70_000, 4), 1))
+            for dtype in (FLOAT, DOUBLE)]),
+        *each("indexing/mask.cu", primitives.of_a_mask, *with_dtype(MASKED, FLOAT), slow=2),
+        *on_device("indexing/mask.cu", primitives.of_a_mask, *with_dtype(MASKED, DOUBLE), ((3000, 1001), 2, FLOAT)),
         *each("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, FLOAT)),
         *on_device("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, DOUBLE))],
     "norms": [

@@ -41,6 +41,12 @@ def plain_index(index: Index, own: bool = False) -> Any:
     return tuple(map(plain, index)) if isinstance(index, tuple) else plain(index)
 
 
+def own_index(x: Tensor, index: Index) -> Any:
+    """`plain_index`; of arrays that nobody changes if x is to get a gradient, which goes back to where values came
+    from, whatever becomes of the index meanwhile."""
+    return plain_index(index, mode.grad and not mode.recorder.recording and isinstance(x, Tensor) and x.requires_grad)
+
+
 def getitem(x: Tensor, index: Index) -> Tensor:
     """x[index]: ints, slices, None, Ellipsis, bool masks and integer arrays, as NumPy indexes.
 
@@ -49,6 +55,4 @@ def getitem(x: Tensor, index: Index) -> Tensor:
     >>> getitem(Tensor([1.0, 2.0, 3.0]), slice(1, None)).tolist()
     [2.0, 3.0]
     """
-    # The gradient goes back to where values came from, whatever becomes of the index arrays meanwhile.
-    own = mode.grad and not mode.recorder.recording and isinstance(x, Tensor) and x.requires_grad
-    return _getitem(x, index=plain_index(index, own))
+    return _getitem(x, index=own_index(x, index))

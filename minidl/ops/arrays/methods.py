@@ -479,16 +479,13 @@ class Methods(Conversions):
 
     def argsort(self: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
         """The indices that sort an axis; equal values stay in their order, and NaN counts as largest."""
-        if not descending:
-            return arrange.argsort(self, axis=axis)
-        axis = one_axis("argsort", self.shape, axis)
-        backward = arrange.argsort(arrange.flip(self, axis), axis=axis)    # rising, and equal ones last to first
-        return basic.sub(self.shape[axis] - 1, arrange.flip(backward, axis))
+        return arrange.argsort(self, axis=axis, descending=descending)
 
     def sort(self: Tensor, axis: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
         """(the values in order along an axis, their indices); equal values stay in their order."""
-        order = self.argsort(one_axis("sort", self.shape, axis), descending)
-        return arrange.gather(self, axis, order), order
+        axis = one_axis("sort", self.shape, axis)
+        order = self.argsort(axis, descending)
+        return arrange.pick(self, axis, order, once=True), order
 
     def topk(self: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
         """(the k largest values of an axis in falling order, their indices); largest=False: the smallest, rising.
@@ -501,7 +498,7 @@ class Methods(Conversions):
             raise ValueError(f"topk: k is {k!r} but axis {axis} of shape {self.shape} has {self.shape[axis]} values; "
                              "use an int from 0 to that")
         order = self.argsort(axis, largest).narrow(axis, 0, k)
-        return arrange.gather(self, axis, order), order
+        return arrange.pick(self, axis, order, once=True), order
 
     def eq(self: Tensor, other: Number) -> Tensor:
         """x == other."""

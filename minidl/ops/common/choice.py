@@ -44,9 +44,13 @@ def argmin(x: Array, axis: int | None) -> Array | np.integer:
     return np.argmin(x, axis=axis)
 
 
-def argsort(x: Array, axis: int) -> Array:
-    """The order of rising values along an axis; equal ones stay in theirs, NaN comes last."""
-    return np.argsort(x, axis=axis, kind="stable")
+def argsort(x: Array, axis: int, descending: Flag = False) -> Array:
+    """The order of rising values along an axis; equal ones stay in theirs, NaN comes last. Descending: of falling ones,
+    NaN first."""
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    order = np.argsort(np.flip(x, axis), axis=axis, kind="stable")       # rising, and equal ones last to first
+    return x.shape[axis] - 1 - np.flip(order, axis)
 
 
 def prod(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
