@@ -120,6 +120,16 @@ def cross_entropy_of_any_size(n: int, classes: int) -> None:
             np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
 
 
+def uneven_windows(shape: tuple[int, ...], size: tuple[int, int], dtype: type) -> None:
+    """Means over a grid of windows, and their gradient."""
+    tolerance = 8 * np.finfo(dtype).eps
+    for got, want in both(lambda k, x: k.adaptive_avg_pool2d(x, size), normal(*shape, dtype=dtype)):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+    for got, want in both(lambda k, gy: k.adaptive_avg_pool2d_grad_x(gy, shape[2:]),
+                          normal(*shape[:2], *size, dtype=dtype)):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=4 * tolerance)
+
+
 def pooling(shape: tuple[int, ...], size: Any, stride: Any, padding: Any, dtype: type) -> None:
     rng = np.random.default_rng(0)
     g = pool_geometry("avg_pool2d", shape, size, stride, padding)

@@ -152,7 +152,7 @@ def _along(name: str, gy: Array, index: Array, gx: Array, size: int, *sizes: int
 
 
 def _add_rows(gy: Array, ids: Array, rows: int, shape: tuple[int, ...]) -> Array:
-    """gx[r] = the sum of gy[i] over all i with ids[i] = r: gy (*the shape of ids, ...), gx of a shape of so many rows."""
+    """gx[r] = the sum of gy[i] over all i with ids[i] = r: gy (*shape of ids, ...), gx of a shape of so many rows."""
     d = math.prod(shape) // rows
     if rows * ids.size * launch.blocks(d, COLUMNS_PER_BLOCK) <= MAX_COMPARED:
         return _compared(gy, ids, rows, shape)
