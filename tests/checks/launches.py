@@ -371,6 +371,18 @@ MORE_NORMS: list[tuple[Any, ...]] = [      # large ones, with as many teams as t
         ((0, 4), 4), ((1030, 130), 130), ((2, 300_000), 300_000))),
     (group_geometry((0, 4, 3), 2, None, None), (0, 4, 3)), (group_geometry((17, 12, 31, 33), 3, None, None),
                                                             (17, 12, 31, 33))]
+# Sizes along an axis; and parts of an array: all of it, in any order, or a part, and more than one launch takes
+JOINED: list[tuple[Any, ...]] = [
+    ((3, 1, 4), 1, FLOAT), ((2, 2), 0, DOUBLE), ((1, 0, 5, 2), 2, FLOAT), ((8, 4), 2, np.uint16), ((3, 2), 1, np.bool_),
+    ((1, 2) * 10, 1, FLOAT), ((8, 8), 1, np.int64)]
+PARTS: list[tuple[Any, ...]] = [
+    ((slice(3, None), slice(3)), (5, 8)), ((1, 0, -1), (3, 4, 2)),
+    (((..., slice(0, 2)), (..., slice(4, 7))), (3, 5, 8)),
+    (((slice(None), 1), (slice(None), slice(2, 4)), (slice(None), 0)), (3, 4, 8)),
+    (tuple(range(20)), (20, 3))]
+ADDED: list[tuple[Any, ...]] = [
+    ((slice(3), slice(2, None)), (5, 8)), (((0, 1), (1, slice(None))), (3, 4)), ((slice(None, None, 2), 1), (5, 2)),
+    (((None, 1), 1), (3, 4)), ((True, 0), (3, 4))]
 # Shape, values that are taken, axis, and whether none is taken twice
 ALONG: list[tuple[Any, ...]] = [
     ((5, 7), 3, 1, False), ((6, 4, 3), 9, 0, False), ((5, 4), 4, 1, True), ((9, 40), 40, 1, True),
@@ -412,6 +424,9 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("indexing/scatter.cu", primitives.gradient_of_indexing, *[(index, (5, 4), FLOAT) for index in INDICES]),
         *on_device("indexing/scatter.cu", primitives.gradient_of_indexing, *[
             (index, (5, 4), DOUBLE) for index in INDICES]),
+        *each("indexing/join.cu", primitives.joined, *JOINED, slow=3),
+        *each("indexing/join.cu", primitives.parts_added, *with_dtype(PARTS, FLOAT), slow=2),
+        *on_device("indexing/join.cu", primitives.parts_added, *with_dtype(PARTS, DOUBLE), *with_dtype(ADDED, FLOAT)),
         *each("indexing/take.cu", primitives.by_pairs, *PAIRS),
         *on_device("indexing/take.cu", primitives.by_pairs, ((4, 3), (0,), FLOAT)),
         *each("indexing/take.cu", primitives.along_an_axis, *with_dtype(ALONG, FLOAT), slow=len(ALONG)),

@@ -514,6 +514,27 @@ def gradient_of_indexing(index: Any, shape: tuple[int, ...], dtype: type) -> Non
                 np.testing.assert_allclose(got, want, rtol=0, atol=4 * np.finfo(dtype).eps * max(1, gy.size) ** 0.5)
 
 
+def joined(sizes: tuple[int, ...], axis: int, dtype: Any) -> None:
+    """Arrays, slices of larger ones, and turned ones, one beside the other."""
+    rng, shape = np.random.default_rng(6), (3, 4, 5)
+    arrays = [rng.integers(0, 2 if dtype == np.bool_ else 100, [n + 2 if a == axis else size for a, size in enumerate(
+        shape)]).astype(dtype) for n in sizes]
+
+    def views(arrays: Any) -> Any:
+        for i, (x, n) in enumerate(zip(arrays, sizes, strict=True)):
+            part = x[(slice(None),) * axis + (slice(1, n + 1),)]
+            yield (part, part.copy(), part.T.copy().T)[i % 3]
+    for got, want in both(lambda k, *xs: k.concatenate(tuple(views(xs)), axis), *arrays):
+        np.testing.assert_array_equal(got, want)
+
+
+def parts_added(indices: tuple[Any, ...], shape: tuple[int, ...], dtype: type) -> None:
+    """The gradient of an array's parts, next to each other or not."""
+    gys = [normal(*np.empty(shape)[index].shape, dtype=dtype, seed=i) for i, index in enumerate(indices)]
+    for got, want in both(lambda k, *gys: k.add_parts(gys, indices, shape), *gys):
+        np.testing.assert_array_equal(got, want)
+
+
 def by_pairs(shape: tuple[int, ...], count: tuple[int, ...], dtype: Any) -> None:
     """x[i, j], from either end."""
     rng = np.random.default_rng(1)

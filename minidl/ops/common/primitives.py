@@ -118,7 +118,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "transpose": Primitive(shares=True), "concatenate": PLAIN, "pad": PLAIN,
     "getitem": Primitive(shares=True, indexed=True),
     **dict.fromkeys(("getitem_grad_x", "take_along", "take_along_grad_x"), Primitive(indexed=True)),
-    "embedding_grad_w": PLAIN,
+    "embedding_grad_w": PLAIN, "add_parts": PLAIN,
     "setitem": Primitive(changes=(0,), effect=True, update=True, indexed=True),
     # products
     **dict.fromkeys(("matmul", "matmul_grad_x", "matmul_grad_y", "matmul_sum", "linear_and_act"), PLAIN),

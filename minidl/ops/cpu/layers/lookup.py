@@ -10,7 +10,7 @@ from ...common import shared
 from ...common.primitives import Array, Index
 from ..parallel import empty
 
-__all__ = ["embedding_grad_w", "getitem_grad_x", "take_along", "take_along_grad_x"]
+__all__ = ["add_parts", "embedding_grad_w", "getitem_grad_x", "take_along", "take_along_grad_x"]
 
 
 def _order(ids: Array, rows: int) -> Array:
@@ -46,6 +46,15 @@ def embedding_grad_w(gy: Array, ids: Array, rows: int) -> Array:
         rank >>= 1
     gw[ids[left]] = sums[left]
     return gw
+
+
+def add_parts(gys: tuple[Array, ...], indices: tuple[Index, ...], shape: tuple[int, ...]) -> Array:
+    """Zeros of a shape, to which gradients are added where indices, which give views, say."""
+    gx = empty(shape, gys[0].dtype)
+    gx.fill(0)
+    for gy, index in zip(gys, indices, strict=True):
+        gx[index] += gy
+    return gx
 
 
 def _along(index: Array, axis: int) -> tuple[Array, ...]:
