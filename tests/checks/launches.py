@@ -393,7 +393,7 @@ PAIRS: list[tuple[Any, ...]] = [((5, 7), (9,), FLOAT), ((5, 7, 3), (2, 4), np.bo
                                 ((4, 3, 2), (5,), np.int16)]
 INDICES = [(np.array([3, 0, 3, 3]), slice(None, None, 2)), (slice(None), np.array([1, 1])), np.array([3, 0, -2, 3]),
            (np.array([3, 0, 3, -1]), np.array([1, 1, 1, -4])), (None, np.array([[1, 1], [4, -1]])),
-           (slice(None), 2, None)]
+           (slice(None), 2, None), (..., np.array([[0, 3], [-1, 0]])), (np.array([1]), ...)]
 
 LAUNCHES: dict[str, list[Launch]] = {
     "cases": on_device("", op, *[(name, dtype) for name in CASES for dtype in (FLOAT, DOUBLE)]),

@@ -23,9 +23,11 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [(FILE, (("UNIT"
 def copy(x: Array) -> Array:
     """In the order in which x lies in memory; by the driver's copy, which is twice as fast as CuPy's, if it has no
     gaps."""
-    y = launch.empty(x.shape, x.dtype) if x._c_contiguous else np.empty_like(x)
-    np.copyto(y, x)
-    return y
+    order = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
+    lying = x.transpose(*order)
+    y = launch.empty(lying.shape, x.dtype)
+    np.copyto(y, lying)
+    return y if order == list(range(x.ndim)) else y.transpose(*np.argsort(order).tolist())
 
 
 def concatenate(xs: tuple[Array, ...], axis: int) -> Array:

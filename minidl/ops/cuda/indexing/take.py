@@ -41,6 +41,19 @@ def _is_mask_of(index: Any, x: Array, shape: tuple[int, ...]) -> bool:
     return (index.__class__ is x.__class__ and index.dtype == np.bool_ and index.shape == shape[:index.ndim])
 
 
+def _is_all(part: Any) -> bool:
+    return isinstance(part, slice) and part == slice(None)
+
+
+def _in_full(parts: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:
+    """An index of ints, slices and arrays of ints with slices in the place of an Ellipsis, and none behind the last
+    part that chooses."""
+    at = next((i for i, part in enumerate(parts) if part is Ellipsis), len(parts))
+    parts = (*parts[:at], *[slice(None)] * (ndim - len(parts) + 1), *parts[at + 1:])
+    chosen = [i for i, part in enumerate(parts) if not _is_all(part)]
+    return parts[:chosen[-1] + 1] if chosen else parts
+
+
 def _ids(index: Array) -> Array:
     return cupy.asarray(index).astype(np.int64, copy=False)
 
@@ -48,7 +61,7 @@ def _ids(index: Array) -> Array:
 # ---------------------------------------------------------------- values
 def getitem(x: Array, index: Index) -> Array:
     """x[index]; of pairs of numbers, x[i, j], in one launch."""
-    if not (type(index) is tuple and len(index) == 2 and x.size and x.itemsize in ITEMS and all(
+    if not (type(index) is tuple and len(index) == 2 <= x.ndim and x.size and x.itemsize in ITEMS and all(
             _is_ints(part) and part.__class__ is x.__class__ and part.shape == index[0].shape for part in index)):
         return shared.getitem(x, index)
     (rows, columns), d = x.shape[:2], math.prod(x.shape[2:])
@@ -88,7 +101,8 @@ def _cut(shape: tuple[int, ...], axis: int) -> tuple[slice, ...]:
 def setitem(x: Array, index: Index, value: Array) -> None:
     """As ops.common.shared.setitem; one number by a mask in one launch, where CuPy would wait for their count."""
     if getattr(value, "shape", ()) == () and _is_mask_of(index, x, x.shape):
-        np.copyto(x, value, casting="unsafe", where=index.reshape(*index.shape, *(1,) * (x.ndim - index.ndim)))
+        where = index.reshape(*index.shape, *(1,) * (x.ndim - index.ndim))
+        np.copyto(x, value, casting="unsafe", where=np.broadcast_to(where, x.shape))
     else:
         shared.setitem(x, index, value)
 
@@ -102,19 +116,19 @@ def getitem_grad_x(gy: Array, index: Index, shape: tuple[int, ...], once: bool) 
         gx = cupy.zeros(shape, gy.dtype)
         gx[index] = gy
         return gx
-    if _is_ints(index):
-        return _add_rows(gy, cupy.asarray(index), shape[0], shape)
-    parts = index if isinstance(index, tuple) else (index,)
+    parts = _in_full(index if isinstance(index, tuple) else (index,), len(shape))
     axis, last = len(parts) - 1, parts[-1]
-    if _is_ints(last) and all(isinstance(part, slice) and part == slice(None) for part in parts[:-1]):
-        ids = range(axis, axis + last.ndim)            # x[:, i]: rows, with the axis first
-        rest = [a for a in range(gy.ndim) if a not in ids]
-        gx = _add_rows(gy.transpose(*ids, *rest), cupy.asarray(last), shape[axis],
+    if _is_ints(last) and all(map(_is_all, parts[:-1])):
+        ids, numbers = range(axis, axis + last.ndim), cupy.asarray(last)
+        if axis == 0:
+            return _add_rows(gy, numbers, shape[0], shape)
+        rest = [a for a in range(gy.ndim) if a not in ids]             # x[:, i]: rows, with the axis first
+        gx = _add_rows(gy.transpose(*ids, *rest), numbers, shape[axis],
                        (shape[axis], *shape[:axis], *shape[axis + 1:]))
         return np.moveaxis(gx, 0, axis)
-    lead = len(parts) if all(map(_is_ints, parts)) else len(shape)
+    lead = len(parts) if all(map(_is_ints, parts)) else len(shape)     # axes that the index numbers
     rows = math.prod(shape[:lead])
-    taken = getitem(cupy.arange(rows, dtype=np.int32).reshape(shape[:lead]), index)
+    taken = getitem(cupy.arange(rows, dtype=np.int64).reshape(shape[:lead]), index)
     return _add_rows(gy, taken, rows, shape)
 
 
@@ -140,7 +154,7 @@ def take_along_grad_x(gy: Array, index: Array, shape: tuple[int, ...], axis: int
     elif m <= MAX_SORTED:
         sum_along(gy, _ids(index), gx, before * inner, m, n, inner)
     else:
-        taken = take_along(cupy.arange(math.prod(shape), dtype=np.int32).reshape(shape), index, axis)
+        taken = take_along(cupy.arange(math.prod(shape), dtype=np.int64).reshape(shape), index, axis)
         return _add_rows(gy, taken, math.prod(shape), shape)
     return gx
 
