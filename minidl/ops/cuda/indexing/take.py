@@ -125,7 +125,7 @@ def getitem_grad_x(gy: Array, index: Index, shape: tuple[int, ...], once: bool) 
         rest = [a for a in range(gy.ndim) if a not in ids]             # x[:, i]: rows, with the axis first
         gx = _add_rows(gy.transpose(*ids, *rest), numbers, shape[axis],
                        (shape[axis], *shape[:axis], *shape[axis + 1:]))
-        return np.moveaxis(gx, 0, axis)
+        return cupy.ascontiguousarray(np.moveaxis(gx, 0, axis))
     lead = len(parts) if all(map(_is_ints, parts)) else len(shape)     # axes that the index numbers
     rows = math.prod(shape[:lead])
     taken = getitem(cupy.arange(rows, dtype=np.int64).reshape(shape[:lead]), index)
