@@ -386,7 +386,7 @@ ADDED: list[tuple[Any, ...]] = [
 # Shape, values that are taken, axis, and whether none is taken twice
 ALONG: list[tuple[Any, ...]] = [
     ((5, 7), 3, 1, False), ((6, 4, 3), 9, 0, False), ((5, 4), 4, 1, True), ((9, 40), 40, 1, True),
-    ((4, 50, 3), 20, 1, True), ((3, 20, 5), 70, 1, False), ((2, 1030), 600, 1, False), ((3, 4, 2), 0, 2, False)]
+    ((4, 50, 3), 20, 1, True), ((3, 20, 5), 70, 1, False), ((2, 1030), 600, 1, False)]
 LINES: list[tuple[Any, ...]] = [((5, 16), 1), ((3, 70, 4), 1), ((2, 1030), 1), ((7, 1), 1), ((33, 3), 0)]
 MASKED: list[tuple[Any, ...]] = [((5, 7), 2), ((300, 3), 1), ((70, 9, 2), 2), ((700, 1000), 1), ((3,), 0)]
 PAIRS: list[tuple[Any, ...]] = [((5, 7), (9,), FLOAT), ((5, 7, 3), (2, 4), np.bool_), ((4, 3), (300,), np.int64),
@@ -431,7 +431,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("indexing/take.cu", primitives.by_pairs, ((4, 3), (0,), FLOAT)),
         *each("indexing/take.cu", primitives.along_an_axis, *with_dtype(ALONG, FLOAT), slow=len(ALONG)),
         *on_device("indexing/take.cu", primitives.along_an_axis, *with_dtype(ALONG, DOUBLE),
-                   ((3, 5000), 5000, 1, False, FLOAT), ((3, 5000), 4500, 1, True, FLOAT)),
+                   ((3, 5000), 5000, 1, False, FLOAT), ((3, 5000), 4500, 1, True, FLOAT),
+                   ((3, 4, 2), 0, 2, False, FLOAT), ((0, 30), 20, 1, False, FLOAT)),
         *each("indexing/sort.cu", primitives.in_order, *with_dtype(LINES, FLOAT), *with_dtype(LINES, DOUBLE), slow=4),
         *on_device("indexing/sort.cu", primitives.in_order, *[
             (*row, dtype) for row in (((3, 4096), 1), ((2, 4097), 1), ((1000, 1000), 0), ((70_000, 4), 1))

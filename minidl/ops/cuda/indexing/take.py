@@ -141,14 +141,13 @@ def take_along_grad_x(gy: Array, index: Array, shape: tuple[int, ...], axis: int
         return gx
     (before, n, inner), m = _around(shape, axis), index.shape[axis]
     sizes = n, inner, m
+    if not gy.size:
+        return cupy.zeros(shape, gy.dtype)
     if m <= MAX_READ:
         gx = launch.empty(shape, gy.dtype)
         _along("add_along", gy, index, gx, gx.size, *sizes)
         return gx
-    if once and m == n:
-        gx = launch.empty(shape, gy.dtype)
-    else:
-        gx = cupy.zeros(shape, gy.dtype)
+    gx = launch.empty(shape, gy.dtype) if once and m == n else cupy.zeros(shape, gy.dtype)
     if once:
         _along("put_along", gy, index, gx, gy.size, *sizes)
     elif m <= MAX_SORTED:
@@ -160,9 +159,8 @@ def take_along_grad_x(gy: Array, index: Array, shape: tuple[int, ...], axis: int
 
 
 def _along(name: str, gy: Array, index: Array, gx: Array, size: int, *sizes: int) -> None:
-    if size:
-        launch.kernel(TAKE, name, launch.real(gy.dtype))(
-            (launch.spread(size),), (launch.THREADS,), gy, _ids(index), gx, size, *sizes)
+    launch.kernel(TAKE, name, launch.real(gy.dtype))(
+        (launch.spread(size),), (launch.THREADS,), gy, _ids(index), gx, size, *sizes)
 
 
 def _add_rows(gy: Array, ids: Array, rows: int, shape: tuple[int, ...]) -> Array:
