@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from cases import Case, some_gy
 
 from checks.fused import normal
+from minidl import ops
 from minidl.core import device
 from minidl.core.tensor import wrap
 from minidl.data import Augment
@@ -28,6 +31,7 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers 
 
 from minidl.ops import cpu, cuda  # noqa: E402
 from minidl.ops.cuda import conv  # noqa: E402
+from minidl.ops.cuda.indexing import take  # noqa: E402
 from minidl.ops.cuda.layers.linear import gemm  # noqa: E402
 
 
@@ -114,6 +118,16 @@ def cross_entropy_of_any_size(n: int, classes: int) -> None:
             return loss, k.cross_entropy_grad_x(k.ones_like(loss), log_p, labels, reduction, smoothing)
         for got, want in both(losses, x, labels):
             np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
+
+
+def uneven_windows(shape: tuple[int, ...], size: tuple[int, int], dtype: type) -> None:
+    """Means over a grid of windows, and their gradient."""
+    tolerance = 8 * np.finfo(dtype).eps
+    for got, want in both(lambda k, x: k.adaptive_avg_pool2d(x, size), normal(*shape, dtype=dtype)):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+    for got, want in both(lambda k, gy: k.adaptive_avg_pool2d_grad_x(gy, shape[2:]),
+                          normal(*shape[:2], *size, dtype=dtype)):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=4 * tolerance)
 
 
 def pooling(shape: tuple[int, ...], size: Any, stride: Any, padding: Any, dtype: type) -> None:
@@ -491,10 +505,106 @@ def linear_with_an_activation(act: str, sizes: tuple[int, int, int], dtype: type
 
 
 def gradient_of_indexing(index: Any, shape: tuple[int, ...], dtype: type) -> None:
-    """Elements that are taken twice get both gradients."""
-    gy = np.ones(np.empty(shape)[index].shape, dtype)
-    for got, want in both(lambda k, gy: k.getitem_grad_x(gy, index, shape, False), gy):
+    """Elements that are taken twice get both gradients, in either of the ways that add them up."""
+    def gradient(k: Any, gy: Any) -> Any:
+        def there(part: Any) -> Any:
+            return cupy.asarray(part) if k is cuda and isinstance(part, np.ndarray) else part
+        on = tuple(map(there, index)) if isinstance(index, tuple) else there(index)
+        return k.getitem_grad_x(gy, on, shape, False)
+    gy = normal(*np.empty(shape)[index].shape, dtype=dtype)
+    for most in (0, take.MAX_COMPARED):
+        with mock.patch.object(take, "MAX_COMPARED", most):
+            for got, want in both(gradient, gy):
+                np.testing.assert_allclose(got, want, rtol=0, atol=4 * np.finfo(dtype).eps * max(1, gy.size) ** 0.5)
+
+
+def joined(sizes: tuple[int, ...], axis: int, dtype: Any) -> None:
+    """Arrays, slices of larger ones, and turned ones, one beside the other."""
+    rng, shape = np.random.default_rng(6), (3, 4, 5)
+    arrays = [rng.integers(0, 2 if dtype == np.bool_ else 100, [n + 2 if a == axis else size for a, size in enumerate(
+        shape)]).astype(dtype) for n in sizes]
+
+    def views(arrays: Any) -> Any:
+        for i, (x, n) in enumerate(zip(arrays, sizes, strict=True)):
+            part = x[(slice(None),) * axis + (slice(1, n + 1),)]
+            yield (part, part.copy(), part.T.copy().T)[i % 3]
+    for got, want in both(lambda k, *xs: k.concatenate(tuple(views(xs)), axis), *arrays):
         np.testing.assert_array_equal(got, want)
+
+
+def parts_added(indices: tuple[Any, ...], shape: tuple[int, ...], dtype: type) -> None:
+    """The gradient of an array's parts, next to each other or not."""
+    gys = [normal(*np.empty(shape)[index].shape, dtype=dtype, seed=i) for i, index in enumerate(indices)]
+    for got, want in both(lambda k, *gys: k.add_parts(gys, indices, shape), *gys):
+        np.testing.assert_array_equal(got, want)
+
+
+def by_pairs(shape: tuple[int, ...], count: tuple[int, ...], dtype: Any) -> None:
+    """x[i, j], from either end."""
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, 2 if dtype == np.bool_ else 100, shape).astype(dtype)
+    i, j = (rng.integers(-n, n, count) for n in shape[:2])
+    for got, want in both(lambda k, x, i, j: k.getitem(x, (i, j)), x, i, j):
+        np.testing.assert_array_equal(got, want)
+
+
+def along_an_axis(shape: tuple[int, ...], taken: int, axis: int, once: bool, dtype: type) -> None:
+    """Values by their numbers, from either end, and their gradients; of an index that is smaller along other axes, or
+    names no place twice."""
+    rng, n = np.random.default_rng(2), shape[axis]
+    if once:
+        index = np.take(np.argsort(rng.random(shape), axis), range(taken), axis)
+    else:
+        index = rng.integers(-n, n, [taken if a == axis else size - size // 3 for a, size in enumerate(shape)])
+    for got, want in both(lambda k, x, index: k.take_along(x, index, axis), normal(*shape, dtype=dtype), index):
+        np.testing.assert_array_equal(got, want)
+    gy = normal(*index.shape, dtype=dtype)
+    for most in (0, take.MAX_COMPARED):
+        with mock.patch.object(take, "MAX_COMPARED", most):
+            for got, want in both(lambda k, gy, index: k.take_along_grad_x(gy, index, shape, axis, once), gy, index):
+                np.testing.assert_allclose(got, want, rtol=0, atol=4 * np.finfo(dtype).eps * max(1, taken) ** 0.5)
+
+
+def in_order(shape: tuple[int, ...], axis: int, dtype: type) -> None:
+    """Equal values stay in their order, NaN counts as largest, and -0 is 0."""
+    rng = np.random.default_rng(3)
+    x = rng.choice(np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-30, *range(-9, 9)], dtype), shape)
+    for descending in (False, True):
+        for got, want in both(lambda k, x, falling=descending: k.argsort(x, axis, falling), x):
+            np.testing.assert_array_equal(got, want)
+
+
+def of_a_mask(shape: tuple[int, ...], axes: int, dtype: type) -> None:
+    """The gradient of what a mask of the first axes takes, and a number that is set where it holds."""
+    mask = np.array(np.random.default_rng(4).random(shape[:axes]) < 0.4)
+    x = normal(*shape, dtype=dtype)
+    gy = normal(*x[mask].shape, dtype=dtype)
+    for got, want in both(lambda k, gy, mask: k.getitem_grad_x(gy, mask, shape, True), gy, mask):
+        np.testing.assert_array_equal(got, want)
+    for value in (0.5, 2):
+        for got, want in both(lambda k, x, mask, value=value: k.setitem(x, mask, value) or x, x, mask):
+            np.testing.assert_array_equal(got, want)
+
+
+def written_in_place(dtype: type) -> None:
+    """Changes in place are the ops' results, in the Tensor's memory: beside numbers, and beside what lies there too."""
+    values = np.random.default_rng(5).uniform(0.5, 1.5, (70, 70)).astype(dtype)
+    names = ("add", "sub", "mul", "div", "pow")
+    for turned in (False, True):
+        def given(turned: bool = turned) -> Any:
+            array = cupy.asarray(values)
+            return array.T if turned else array
+        for name, other in itertools.product(names, (1.5, 2, 3, lambda x: x, lambda x: x[::-1, ::-1], lambda x: x[:1])):
+            memory, update = given(), getattr(operator, f"i{'truediv' if name == 'div' else name}")
+            want = getattr(ops, name)(wrap(given()), wrap(other(given())) if callable(other) else other)
+            x = wrap(memory)
+            assert update(x, wrap(other(memory)) if callable(other) else other) is x
+            assert x._data is memory
+            np.testing.assert_array_equal(memory.get(), want._data.get(), err_msg=f"{name} {turned}")
+        for low, high in ((0.75, 1.25), (None, 1), (0.7, None), (1.25, 0.75)):
+            memory = given()
+            wrap(memory).clamp_(low, high)
+            np.testing.assert_array_equal(memory.get(), np.clip(given().get(), low, high))
 
 
 def gradient_of_embedding(rows: int, d: int, ids: tuple[int, ...], dtype: type) -> None:

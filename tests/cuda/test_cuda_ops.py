@@ -296,6 +296,41 @@ def test_gather_is_the_cpus(shape: tuple[int, ...], picked: int, padding: int, d
     checks.gather(shape, picked, padding, dtype)
 
 
+# ---------------------------------------------------------------- indices, masks, order, and changes in place
+@pytest.mark.parametrize("each", LAUNCHES["indexing"], ids=str)
+def test_indexing_is_the_cpus(each: Launch, canaries: Any) -> None:
+    each.run()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_changes_in_place_are_the_ops(dtype: type) -> None:
+    checks.written_in_place(dtype)
+
+
+def test_steps_with_indices_and_masks_are_captured() -> None:
+    """No call waits for the host; and the gradients are the CPU's."""
+    rng, found = np.random.default_rng(0), []
+    values, index = rng.standard_normal((6, 40), np.float32), rng.integers(0, 40, (6, 40))
+    for where in ("cpu", "cuda"):
+        w, i = Tensor(values, device=where, requires_grad=True), Tensor(index, device=where)
+        rows, held = Tensor(index[:, 0] % 6, device=where), Tensor(values.copy(), device=where)
+
+        @minidl.compile
+        def step(i: Tensor, rows: Tensor, w: Tensor = w, held: Tensor = held) -> Tensor:
+            with minidl.no_grad():
+                held[held > 0.5] = 0.25
+            y = w.sort(1)[0] * w.gather(1, i) + w[rows] * w[:, i[0]] + held
+            loss = (y * y).sum() + w.topk(3, 1)[0].sum() + (w[rows, i[:, 0]] ** 3).sum() + w.clip(-0.5, 0.5).sum()
+            w.grad = None
+            loss.backward()
+            return loss
+        losses = [step(i, rows).item() for _ in range(4)]
+        assert where == "cpu" or not any("call by call" in note for note in step.program.notes)
+        found.append((losses, w.grad.numpy()))
+    for got, want in zip(found[1], found[0], strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
 # ---------------------------------------------------------------- precision
 @pytest.mark.parametrize("precision", device.PRECISIONS)
 @pytest.mark.parametrize("sizes", [(128, 4096, 10), (129, 400, 120), (64, 256, 512), (1, 7, 3), (0, 3, 2)])

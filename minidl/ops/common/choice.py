@@ -12,7 +12,7 @@ import numpy as np
 from .primitives import Array, Flag
 
 __all__ = [
-    "abs", "argmin", "argsort", "cast", "cumprod", "cumsum", "maximum", "min", "minimum", "pad", "prod", "sign",
+    "abs", "argmin", "argsort", "cast", "clip", "cumprod", "cumsum", "maximum", "min", "minimum", "pad", "prod", "sign",
     "where",
 ]
 
@@ -30,6 +30,12 @@ def where(condition: Array, x: Array | float, y: Array | float) -> Array:
     return np.where(condition, x, y)
 
 
+def clip(x: Array, low: float | None, high: float | None, out: Array | None = None) -> Array:
+    """x, but at least low and at most high; None is no bound."""
+    y = x if low is None else np.maximum(x, low, out=out)
+    return y if high is None else np.minimum(y, high, out=out)
+
+
 def min(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
     return np.min(x, axis=axis, keepdims=keepdims)
 
@@ -38,9 +44,13 @@ def argmin(x: Array, axis: int | None) -> Array | np.integer:
     return np.argmin(x, axis=axis)
 
 
-def argsort(x: Array, axis: int) -> Array:
-    """The order of rising values along an axis; equal ones stay in theirs, NaN comes last."""
-    return np.argsort(x, axis=axis, kind="stable")
+def argsort(x: Array, axis: int, descending: Flag = False) -> Array:
+    """The order of rising values along an axis; equal ones stay in theirs, NaN comes last. Descending: of falling ones,
+    NaN first."""
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    order = np.argsort(np.flip(x, axis), axis=axis, kind="stable")       # rising, and equal ones last to first
+    return x.shape[axis] - 1 - np.flip(order, axis)
 
 
 def prod(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:

@@ -17,6 +17,7 @@ from .choice import *
 from .conv import *
 from .data import *
 from .layers.activation import *
+from .layers.adaptive import *
 from .layers.attention import *
 from .layers.criteria import *
 from .layers.fused import *
