@@ -177,7 +177,7 @@ class AsGraph:
             numbers = list(map(_place, program.dynamics))
             program.calls[0].backend.ahead(functools.partial(calls.values, arrays, numbers, Dry(program)))
         with self.memory.as_allocator(), stream:
-            cupy.empty(program.peak or 0, np.uint8)    # one chunk to cut values from, where they fit more closely
+            cupy.empty((program.peak or 0,), np.uint8) # one chunk to cut values from, where they fit more closely
             self.device = cupy.cuda.Device().id
             self.inputs = [cupy.empty(array.shape, array.dtype) if i in self.copied else array
                            for i, array in enumerate(arrays)]
