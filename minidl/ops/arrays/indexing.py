@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from ...core import tensor
 from ...core.mode import mode
 from ...core.tensor import Tensor
 from ..common.op import op
-from ..common.primitives import Index
+from ..common.primitives import Array, Index
 
 __all__ = ["getitem"]
 
@@ -24,24 +25,27 @@ class Parts:
 
     __slots__ = ("gradients", "indices", "shape")
 
-    def __init__(self, gradients: tuple[Any, ...], indices: tuple[Index, ...], shape: tuple[int, ...]):
+    def __init__(self, gradients: tuple[Array, ...], indices: tuple[Index, ...], shape: tuple[int, ...]):
         self.gradients, self.indices, self.shape = gradients, indices, shape
 
 
-def plus(k: Any, x: Any, y: Any) -> Any:
+def plus(k: ModuleType, x: Array | Parts, y: Array | Parts) -> Array | Parts:
     """The sum of two gradients, arrays or Parts."""
-    if x.__class__ is Parts is y.__class__:
+    if isinstance(x, Parts) and isinstance(y, Parts):
         return Parts(x.gradients + y.gradients, x.indices + y.indices, x.shape)
     return k.add(whole(k, x), whole(k, y))
 
 
-def whole(k: Any, x: Any) -> Any:
+def whole(k: ModuleType, x: Array | Parts) -> Array:
     """A gradient as an array."""
-    if x.__class__ is not Parts:
+    if not isinstance(x, Parts):
         return x
+    found: Array
     if len(x.gradients) == 1:
-        return k.getitem_grad_x(x.gradients[0], x.indices[0], x.shape, True)
-    return k.add_parts(x.gradients, x.indices, x.shape)
+        found = k.getitem_grad_x(x.gradients[0], x.indices[0], x.shape, True)
+    else:
+        found = k.add_parts(x.gradients, x.indices, x.shape)
+    return found
 
 
 tensor.plus, tensor.whole = plus, whole

@@ -12,7 +12,7 @@ from ...core.mode import mode
 from ...core.tensor import Tensor, mark_changed
 from ..common.backend import backend_of
 from ..common.op import _check_same, _number, by_name_alone, renamed
-from ..common.primitives import Index
+from ..common.primitives import Array, Index
 from ..layers.activation import tanh
 from .basic import (
     Number,
@@ -86,7 +86,7 @@ def write_over(x: Tensor, primitive: str, *others: object) -> bool:
     return True
 
 
-def _fits(y: object, array: Any) -> bool:
+def _fits(y: object, array: Array) -> bool:
     """Whether what is computed of an array and y has the array's shape and dtype."""
     if isinstance(y, Tensor):
         other = y._data

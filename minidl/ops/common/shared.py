@@ -30,7 +30,7 @@ exp = np.exp
 log = np.log
 sqrt = np.sqrt
 gt, ge, lt, le, eq, ne = np.greater, np.greater_equal, np.less, np.less_equal, np.equal, np.not_equal
-copy = np.copy
+copy: Callable[..., Array] = np.copy
 
 
 def ones_like(x: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cupy
 import numpy as np
@@ -81,14 +81,14 @@ def _place(index: Index, shape: tuple[int, ...]) -> tuple[int | None, int, int]:
 class _Part(NamedTuple):
     """One part, in bytes."""
 
-    source: Any                            # lives until the launch
+    source: cupy.ndarray                   # lives until the launch
     to: int
     rows: int
     width: int
     from_pitch: int
 
 
-def _copy_parts(y: Array, axis: int, given: Sequence[tuple[Array, int, int]]) -> None:
+def _copy_parts(y: cupy.ndarray, axis: int, given: Sequence[tuple[Array, int, int]]) -> None:
     """y[..., begin:end, ...] = x along an axis, for each of given (x, begin, end)."""
     each = math.prod(y.shape[axis + 1:]) * y.itemsize
     pitch = y.shape[axis] * each
@@ -110,7 +110,7 @@ def _copy_parts(y: Array, axis: int, given: Sequence[tuple[Array, int, int]]) ->
             (launch.spread(sum(sizes)),), (launch.THREADS,), table.tobytes(), sum(sizes))
 
 
-def _part(x: Array, axis: int, to: int) -> _Part:
+def _part(x: cupy.ndarray, axis: int, to: int) -> _Part:
     """An array as rows: the axes before one count them, and those from it on lie in one piece."""
     rows, width = math.prod(x.shape[:axis]), math.prod(x.shape[axis:]) * x.itemsize
     pitch = width if x._c_contiguous else _pitch(x, axis)

@@ -32,16 +32,16 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 
 
 # ---------------------------------------------------------------- what an index is
-def _is_ints(index: Any) -> bool:
+def _is_ints(index: object) -> bool:
     return hasattr(index, "dtype") and index.dtype.kind in "iu"
 
 
-def _is_mask_of(index: Any, x: Array, shape: tuple[int, ...]) -> bool:
+def _is_mask_of(index: Index, x: Array, shape: tuple[int, ...]) -> bool:
     """Whether an index is a mask of a shape's first axes, where x is."""
     return (index.__class__ is x.__class__ and index.dtype == np.bool_ and index.shape == shape[:index.ndim])
 
 
-def _is_all(part: Any) -> bool:
+def _is_all(part: object) -> bool:
     return isinstance(part, slice) and part == slice(None)
 
 

@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 
+import cupy
 import numpy as np
 
 from ....common import choice
@@ -15,7 +16,7 @@ from ... import launch
 __all__ = ["clip", "clip_grad_x", "pow", "rsqrt", "rsqrt_grad_x"]
 
 FILE = "layers/activation/formulas.cu"
-POWERS = {2: "squared", 3: "cubed"}        # exponents whose powers are products, as PyTorch has them
+POWERS: dict[float, str] = {2: "squared", 3: "cubed"}      # exponents whose powers are products, as PyTorch has them
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (FILE, (launch.real(dtype), ("FORMULA", name))) for dtype in launch.C_NAME
@@ -29,7 +30,7 @@ def _start(name: str, size: int, dtype: np.dtype) -> Callable[..., None]:
 
 
 def _formula(name: str, x: Array, z: Array | None = None, p: float = 0.0, q: float = 0.0,
-             out: Array | None = None) -> Array:
+             out: cupy.ndarray | None = None) -> Array:
     """A new array from one or two of one shape and two numbers, or `out`, which may be x."""
     y = launch.empty(x.shape, x.dtype) if out is None or not out._c_contiguous else out
     _start(name, x.size, x.dtype)(x, z, p, q, y, x.size)
@@ -41,7 +42,7 @@ def _formula(name: str, x: Array, z: Array | None = None, p: float = 0.0, q: flo
 
 def pow(x: Array, p: Array | float, out: Array | None = None) -> Array:
     """x ** p, of which CuPy computes even a square by logarithms."""
-    if type(p) in (int, float) and p in POWERS and x.dtype in launch.C_NAME:
+    if isinstance(p, (int, float)) and p in POWERS and x.dtype in launch.C_NAME:
         return _formula(POWERS[p], x, out=out)
     return np.power(x, p, out=out)
 
