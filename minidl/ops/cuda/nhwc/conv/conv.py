@@ -192,7 +192,8 @@ def _straight(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: 
             product = launch.kernel(FILE, "conv_nhwc", *_constants(
                 best, dtype, mode, wide, divided, chunked, act, hopper)).sized(
                     (_tiles(best, pixels, m),), (256,), _shared(best, mode, slabs))
-        chosen: Any = by_tiles.form if by_tiles else best
+        chosen = by_tiles.form if by_tiles else best
+        assert chosen
         beside = chosen.filters
         filters, padded = launch.blocks(m, beside) * beside, (g.n, sizes["h"], sizes["w"], c)
 
