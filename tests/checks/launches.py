@@ -660,11 +660,16 @@ LAUNCHES: dict[str, list[Launch]] = {
               ("y", "bf16", (2, 80, 9, 9), (64, 80, 3, 3), 1, 1, -5)),
         *each("nhwc/conv/conv_tma.cu", nhwc_conv.is_right,
               ("dx", "tf32", (5, 16, 31, 32), (40, 16, 3, 3), 2, 1)),           # images spread for steps of 1
-        *each("nhwc/conv/conv_pack.cu", nhwc_conv.is_right_by_phases,
-              ("bf16", (3, 16, 9, 8), (24, 16, 3, 3), 2, 1),
-              ("tf32", (2, 8, 7, 11), (5, 8, 4, 3), (2, 3), (1, 0), "relu"),
-              ("3xtf32", (2, 4, 9, 9), (6, 4, 5, 5), (3, 2), 2), ("bf16", (2, 24, 10, 9), (16, 24, 1, 1), 2, 0),
-              ("tf32", (2, 4, 8, 8), (8, 4, 2, 1), (2, 3), 0), ("bf16", (5, 64, 6, 6), (64, 64, 2, 2), 2, 0, "relu")),
+        *each("nhwc/conv/conv_pack.cu", nhwc_conv.is_right_by, *[
+            ("phases", *row) for row in (
+                ("bf16", (3, 16, 9, 8), (24, 16, 3, 3), 2, 1),
+                ("tf32", (2, 8, 7, 11), (5, 8, 4, 3), (2, 3), (1, 0), "relu"),
+                ("3xtf32", (2, 4, 9, 9), (6, 4, 5, 5), (3, 2), 2), ("bf16", (2, 24, 10, 9), (16, 24, 1, 1), 2, 0),
+                ("tf32", (2, 4, 8, 8), (8, 4, 2, 1), (2, 3), 0),
+                ("bf16", (5, 64, 6, 6), (64, 64, 2, 2), 2, 0, "relu"))]),
+        *each("nhwc/conv/conv_pack.cu", nhwc_conv.is_right_by,
+              ("zeros", "bf16", (3, 16, 9, 8), (24, 16, 3, 3), 2, 1),
+              ("zeros", "tf32", (2, 8, 7, 11), (8, 8, 4, 2), (2, 3), (1, 0), "relu")),
         *each("nhwc/conv/conv_tma.cu", nhwc_conv.maxima_are_right, *[
             (kind, (3, 64, *size), (72, 64, 3, 3), 1, form, act, False)
             for kind, form in (("tf32", -5), ("tf32", -4), ("tf32", -2), ("bf16", -5), ("bf16", -3), ("bf16", -2))

@@ -18,7 +18,7 @@ from .order import MAX_SORTED, sum_along
 
 __all__ = ["embedding_grad_w", "getitem", "getitem_grad_x", "setitem", "take_along", "take_along_grad_x"]
 
-SCATTER, TAKE, MASK = "indexing/scatter.cu", "indexing/take.cu", "indexing/mask.cu"
+SCATTER, TAKE, ALONG, MASK = (f"indexing/{name}.cu" for name in ("scatter", "take", "along", "mask"))
 EMBEDDING, COLUMNS_PER_BLOCK = "indexing/embedding.cu", 128
 MIN_SHARE, BLOCKS = 512, 1024              # of ids; blocks up to which they are shared out
 MAX_COMPARED = 1 << 26                     # ids times rows, up to which each row looks for its ids: about 20 us
@@ -27,7 +27,7 @@ ITEMS: dict[int, tuple[launch.Constant, type]] = {         # by bytes
     1: (("ITEM", "unsigned char"), np.uint8), 2: (("ITEM", "unsigned short"), np.uint16),
     4: (("ITEM", "unsigned"), np.uint32), 8: (("ITEM", "unsigned long long"), np.uint64)}
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
-    *((file, (launch.real(dtype),)) for file in (SCATTER, EMBEDDING, TAKE, MASK) for dtype in launch.C_NAME),
+    *((file, (launch.real(dtype),)) for file in (SCATTER, EMBEDDING, ALONG, MASK) for dtype in launch.C_NAME),
     *((TAKE, (constant,)) for constant, _ in ITEMS.values())]
 
 
@@ -159,7 +159,7 @@ def take_along_grad_x(gy: Array, index: Array, shape: tuple[int, ...], axis: int
 
 
 def _along(name: str, gy: Array, index: Array, gx: Array, size: int, *sizes: int) -> None:
-    launch.kernel(TAKE, name, launch.real(gy.dtype))(
+    launch.kernel(ALONG, name, launch.real(gy.dtype))(
         (launch.spread(size),), (launch.THREADS,), gy, _ids(index), gx, size, *sizes)
 
 
