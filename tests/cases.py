@@ -829,6 +829,7 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "exp": (ops.exp, np.exp, UNARY, normal),
     "log": (ops.log, np.log, UNARY, positive),
     "sqrt": (ops.sqrt, np.sqrt, UNARY, positive),
+    "rsqrt": (ops.rsqrt, lambda x: 1 / np.sqrt(x), UNARY, positive),
     "matmul": (ops.matmul, lambda x, y: np.sum(x[..., :, :, None] * y[..., None, :, :], axis=-2), matmuls(),
                normal),
     "sum": (ops.sum, np.sum, reductions(empty=True), normal),

@@ -334,6 +334,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "nhwc conv_pack, the last filter": (
         "tf32", "there = filter < g.m && c < channels;", "there = filter < g.m - 1 && c < channels;"),
     "nhwc conv_pad, the last channel": ("bf16", "first + e < channels ? x[pixel", "first + e < channels - 1 ? x[pixel"),
+    "nhwc conv_join, phases": ("bf16", "r * right.number + s) * pieces", "s * right.number + r) * pieces"),
     "nhwc conv_spread, columns": ("bf16", "if (up * down == row && left * right == column)", "if (up * down == row)"),
     # nhwc/grad_w
     "nhwc grad_w, a chunk's last pixel": (

@@ -30,6 +30,8 @@ Backward = Callable[[Any, tuple[bool, ...]], tuple[Any, ...]]
 
 backend_of: Callable[[Any], Any] = type    # Tensors -> their primitives: ops/common/backend.py sets this
 owns: Callable[[Any], bool] = bool         # whether an array has its memory alone; set there, too
+whole: Callable[..., Any] = max            # (k, what an op passes back): as an array; ops/arrays/indexing.py sets it
+plus: Callable[..., Any] = max             # (k, two of these): their sum, which may become an array later; set there
 
 
 class Node:
@@ -393,16 +395,16 @@ def _walk(root: Node, seed: Array, retain_graph: bool) -> None:
         if gy is None:                     # every consumer answered None
             continue
         k = node.k
-        gradients = node.backward(gy, node.need)  # type: ignore[misc]  # not None: _refuse_stale looked
+        gradients = node.backward(whole(k, gy), node.need)  # type: ignore[misc]  # not None: _refuse_stale looked
         for source, need, g in zip(node.inputs, node.need, gradients, strict=True):
             if not need or g is None:
                 continue
             if source.__class__ is Node:
                 held = flowing.get(source)
-                flowing[source] = g if held is None else k.add(held, g)
+                flowing[source] = g if held is None else plus(k, held, g)
             else:
                 entry = leaves.get(id(source))
-                leaves[id(source)] = source, (g if entry is None else k.add(entry[1], g))
+                leaves[id(source)] = source, (g if entry is None else plus(k, entry[1], g))
         if not retain_graph:
             node.backward = None
             node.inputs = ()
@@ -412,7 +414,8 @@ def _walk(root: Node, seed: Array, retain_graph: bool) -> None:
 def _add_to_grads(gradients: list[tuple[Tensor, Array]], k: ModuleType, shared: Collection[int]) -> None:
     """Add to .grad of leaves. shared: ids of arrays that somebody else holds."""
     held = set(shared)
-    for leaf, g in gradients:
+    for leaf, passed in gradients:
+        g = whole(k, passed)
         mode.recorder.write_grad(leaf)
         if leaf._grad is not None:
             g = k.add(leaf._grad._data, g)

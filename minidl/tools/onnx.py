@@ -418,6 +418,19 @@ def _pad(graph: _Graph, ndim: int, x: str, *, widths: tuple[int, ...], value: fl
     return graph.node("Pad", x, graph.constant(pads, np.int64), graph.constant(value))
 
 
+def _adaptive_avg_pool2d(graph: _Graph, ndim: int, x: str, *, size: tuple[int, int]) -> str:
+    """Two products with matrices, whose rows say how much of a window each row or column of the image is."""
+    shares = []
+    for n, count in zip(graph.taken[2:], size, strict=True):
+        matrix = np.zeros((count, n), graph.dtype)
+        for i, row in enumerate(matrix):
+            begin, end = i * n // count, -(-(i + 1) * n // count)
+            row[begin:end] = 1 / (end - begin)
+        shares.append(matrix)
+    rows, columns = shares
+    return graph.node("MatMul", graph.constant(rows), graph.node("MatMul", x, graph.constant(columns.T)))
+
+
 def _reshape(graph: _Graph, ndim: int, x: str, *, shape: tuple[int, ...]) -> str:
     if graph.sizes.count(-1) > 1:
         raise ValueError(f"onnx.export: reshape to {shape} has {graph.sizes.count(-1)} sizes that depend on the batch "
@@ -490,8 +503,9 @@ ROWS: dict[str, Callable[..., str]] = {
     "std": lambda graph, *given, **options: graph.node("Sqrt", _var(graph, *given, **options)),
     "argmax": _place("ArgMax"), "argmin": _place("ArgMin"), "clip": _clip, "expand": _expand, "pad": _pad,
     "where": _where,
+    "rsqrt": lambda graph, ndim, x: graph.node("Reciprocal", graph.node("Sqrt", x)),
     "cumsum": lambda graph, ndim, x, *, axis: graph.node("CumSum", x, graph.constant(axis, np.int64)),
-    "softmax": _along("Softmax"), "log_softmax": _along("LogSoftmax"),
+    "adaptive_avg_pool2d": _adaptive_avg_pool2d, "softmax": _along("Softmax"), "log_softmax": _along("LogSoftmax"),
     "conv2d": _conv2d, "linear": _linear, "avg_pool2d": _pool("AveragePool", count_include_pad=1),
     "max_pool2d": _pool("MaxPool"), "reshape": _reshape, "transpose": _transpose, "getitem": _getitem,
     "concatenate": _concatenate, "batch_norm": _batch_norm, "layer_norm": _layer_norm, "group_norm": _group_norm,

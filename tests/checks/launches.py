@@ -26,6 +26,7 @@ from minidl import Tensor, ops, optim, zoo
 from minidl.core import device
 from minidl.data import Augment
 from minidl.ops import ACTIVATIONS
+from minidl.ops.common.curves import LOSSES
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.common.geometry.nhwc import FORMS, STORES
 from minidl.ops.common.primitives import ALL
@@ -325,6 +326,10 @@ POOLINGS: list[tuple[Any, ...]] = [        # x, window, stride, padding
     ((3, 2, 12, 8), 4, 4, 0), ((2, 3, 28, 28), 2, 2, 0), ((2, 3, 9, 7), 3, 2, 1),
     ((1, 1, 15, 10), (3, 5), (3, 5), 0), ((1, 2, 5, 6), (2, 3), 1, ((1, 0), (0, 2)))]
 MORE_POOLINGS: list[tuple[Any, ...]] = [*POOLINGS, ((0, 2, 4, 4), 2, None, 0)]
+# Windows of a block, of some threads, and more than elements
+UNEVEN: list[tuple[Any, ...]] = [
+    ((1, 2, 3, 2100), (2, 2), FLOAT), ((2, 3, 7, 5), (3, 4), DOUBLE), ((1, 1, 4, 4), (7, 7), FLOAT),
+    ((1, 1, 1, 33_000), (1, 50), FLOAT)]
 SOFTMAXES: list[tuple[Any, ...]] = [((5, 7),), ((3, 1500),), ((2, 33, 3),)]
 DROPOUTS: list[tuple[Any, ...]] = [((),), ((3,),), ((5, 131),)]
 COUNTED = [(1, 1), (130, 3), (1500, 20), (0, 4)]                           # images, classes
@@ -367,13 +372,49 @@ MORE_NORMS: list[tuple[Any, ...]] = [      # large ones, with as many teams as t
         ((0, 4), 4), ((1030, 130), 130), ((2, 300_000), 300_000))),
     (group_geometry((0, 4, 3), 2, None, None), (0, 4, 3)), (group_geometry((17, 12, 31, 33), 3, None, None),
                                                             (17, 12, 31, 33))]
-INDICES = [(np.array([3, 0, 3, 3]), slice(None, None, 2)), (slice(None), np.array([1, 1])), np.array([3, 0, 3, 3])]
+# Sets of a thread each, of some of a warp, of a block and of several; between elements, and axes that change places
+SQUARES: list[tuple[Any, ...]] = [
+    ((9000, 33), (0,)), ((20_000,), (0,)), ((3, 9, 4), (0, 2)), ((300, 40), (0,)), ((7, 1000), (1,)),
+    ((2, 9000, 3), (1,)), ((2, 3, 4, 5, 3), (0, 2, 4)), ((), ()), ((0, 3), (1,)), ((3, 0), (1,))]
+MORE_SQUARES: list[tuple[Any, ...]] = [
+    ((1 << 22,), (0,)), ((1 << 18, 4), (0,)), ((1 << 18, 4), (1,)), ((1100, 999), (0,)), ((64, 256, 64), (1,)),
+    ((32, 64, 16, 16), (0, 2, 3)), ((70_000, 40), (0,)), ((3, 40_000, 33), (0, 1))]
+RUNNING: list[tuple[Any, ...]] = [         # by a thread, some of a warp, a block and several; and columns
+    ((20_001,), 0), ((16, 16), 1), ((600, 300), 1), ((7, 1000), 1), ((300, 40), 0), ((3, 5000, 2), 1), ((5, 9, 33), 1),
+    ((3, 0, 2), 1), ((1,), 0)]
+MORE_RUNNING: list[tuple[Any, ...]] = [
+    ((1 << 22,), 0), ((1 << 18, 4), 0), ((1 << 18, 4), 1), ((4, 1 << 18), 1), ((1100, 999), 0), ((1021, 997), 1),
+    ((64, 256, 64), 1), ((70_000, 40), 0)]
+# Sizes along an axis; and parts of an array: all of it, in any order, or a part, and more than one launch takes
+JOINED: list[tuple[Any, ...]] = [
+    ((3, 1, 4), 1, FLOAT), ((2, 2), 0, DOUBLE), ((1, 0, 5, 2), 2, FLOAT), ((8, 4), 2, np.uint16), ((3, 2), 1, np.bool_),
+    ((1, 2) * 10, 1, FLOAT), ((8, 8), 1, np.int64)]
+PARTS: list[tuple[Any, ...]] = [
+    ((slice(3, None), slice(3)), (5, 8)), ((1, 0, -1), (3, 4, 2)),
+    (((..., slice(0, 2)), (..., slice(4, 7))), (3, 5, 8)),
+    (((slice(None), 1), (slice(None), slice(2, 4)), (slice(None), 0)), (3, 4, 8)),
+    (tuple(range(20)), (20, 3))]
+ADDED: list[tuple[Any, ...]] = [
+    ((slice(3), slice(2, None)), (5, 8)), (((0, 1), (1, slice(None))), (3, 4)), ((slice(None, None, 2), 1), (5, 2)),
+    (((None, 1), 1), (3, 4)), ((True, 0), (3, 4))]
+# Shape, values that are taken, axis, and whether none is taken twice
+ALONG: list[tuple[Any, ...]] = [
+    ((5, 7), 3, 1, False), ((6, 4, 3), 9, 0, False), ((5, 4), 4, 1, True), ((9, 40), 40, 1, True),
+    ((4, 50, 3), 20, 1, True), ((3, 20, 5), 70, 1, False), ((2, 1030), 600, 1, False)]
+LINES: list[tuple[Any, ...]] = [((5, 16), 1), ((3, 70, 4), 1), ((2, 1030), 1), ((7, 1), 1), ((33, 3), 0)]
+MASKED: list[tuple[Any, ...]] = [((5, 7), 2), ((300, 3), 1), ((70, 9, 2), 2), ((700, 1000), 1), ((3,), 0)]
+PAIRS: list[tuple[Any, ...]] = [((5, 7), (9,), FLOAT), ((5, 7, 3), (2, 4), np.bool_), ((4, 3), (300,), np.int64),
+                                ((4, 3, 2), (5,), np.int16)]
+INDICES = [(np.array([3, 0, 3, 3]), slice(None, None, 2)), (slice(None), np.array([1, 1])), np.array([3, 0, -2, 3]),
+           (np.array([3, 0, 3, -1]), np.array([1, 1, 1, -4])), (None, np.array([[1, 1], [4, -1]])),
+           (slice(None), 2, None), (..., np.array([[0, 3], [-1, 0]])), (np.array([1]), ...)]
 
 LAUNCHES: dict[str, list[Launch]] = {
     "cases": on_device("", op, *[(name, dtype) for name in CASES for dtype in (FLOAT, DOUBLE)]),
     "steps": [
         *on_device("", step, *[(name, dtype) for name in STEPS for dtype in (FLOAT, DOUBLE)])],
     "activations": [
+        *each("layers/activation/formulas.cu", primitives.written_in_place, (FLOAT,), (DOUBLE,)),
         *each("layers/activation/activation.cu", primitives.activations_of_special_values,
               *[(act, FLOAT) for act in ALL]),
         *on_device("layers/activation/activation.cu", primitives.activations_of_special_values,
@@ -394,11 +435,35 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("launch/addresses.cu", given_arrays_are_copied, (np.float32, 1, 515), (np.uint8, 7, 4096, 0),
               (np.int64, 1, 300))],
     "indexing": [
-        *each("indexing/scatter.cu", primitives.gradient_of_indexing, (INDICES[0], (5, 4), FLOAT)),
+        *each("indexing/scatter.cu", primitives.gradient_of_indexing, *[(index, (5, 4), FLOAT) for index in INDICES]),
         *on_device("indexing/scatter.cu", primitives.gradient_of_indexing, *[
-            (index, (5, 4), dtype) for index in INDICES for dtype in (FLOAT, DOUBLE)]),
+            (index, (5, 4), DOUBLE) for index in INDICES]),
+        *each("indexing/join.cu", primitives.joined, *JOINED, slow=3),
+        *each("indexing/join.cu", primitives.parts_added, *with_dtype(PARTS, FLOAT), slow=2),
+        *on_device("indexing/join.cu", primitives.parts_added, *with_dtype(PARTS, DOUBLE), *with_dtype(ADDED, FLOAT)),
+        *each("indexing/take.cu", primitives.by_pairs, *PAIRS),
+        *on_device("indexing/take.cu", primitives.by_pairs, ((4, 3), (0,), FLOAT)),
+        *each("indexing/take.cu", primitives.along_an_axis, *with_dtype(ALONG, FLOAT), slow=len(ALONG)),
+        *on_device("indexing/take.cu", primitives.along_an_axis, *with_dtype(ALONG, DOUBLE),
+                   ((3, 5000), 5000, 1, False, FLOAT), ((3, 5000), 4500, 1, True, FLOAT),
+                   ((3, 4, 2), 0, 2, False, FLOAT), ((0, 30), 20, 1, False, FLOAT)),
+        *each("indexing/sort.cu", primitives.in_order, *with_dtype(LINES, FLOAT), *with_dtype(LINES, DOUBLE), slow=4),
+        *on_device("indexing/sort.cu", primitives.in_order, *[
+            (*row, dtype) for row in (((3, 4096), 1), ((2, 4097), 1), ((1000, 1000), 0), ((70_000, 4), 1))
+            for dtype in (FLOAT, DOUBLE)]),
+        *each("indexing/mask.cu", primitives.of_a_mask, *with_dtype(MASKED, FLOAT), slow=2),
+        *on_device("indexing/mask.cu", primitives.of_a_mask, *with_dtype(MASKED, DOUBLE), ((3000, 1001), 2, FLOAT)),
         *each("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, FLOAT)),
         *on_device("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, DOUBLE))],
+    "reductions": [
+        *each("reduce/squares.cu", primitives.squares, *with_dtype(SQUARES, FLOAT), slow=2),
+        *each("reduce/squares.cu", primitives.squares, *with_dtype(SQUARES, DOUBLE)),
+        *on_device("reduce/squares.cu", primitives.squares, *[
+            (*row, dtype) for row in MORE_SQUARES for dtype in (FLOAT, DOUBLE)]),
+        *each("reduce/running.cu", primitives.running_sums, *with_dtype(RUNNING, FLOAT)),
+        *each("reduce/running.cu", primitives.running_sums, *with_dtype(RUNNING, DOUBLE), slow=0),
+        *on_device("reduce/running.cu", primitives.running_sums, *[
+            (*row, dtype) for row in MORE_RUNNING for dtype in (FLOAT, DOUBLE)])],
     "norms": [
         *each("layers/norm/norm.cu", primitives.normalization, *[(*row, True, FLOAT) for row in NORMS],
               *[(*row, False, DOUBLE) for row in NORMS[::3]], slow=4),
@@ -422,11 +487,23 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("layers/loss/cross_entropy.cu", primitives.cross_entropy_with_grad, *[
             (*sizes, reduction, dtype) for sizes in ((1, 1), (5, 10), (130, 10), (3, 1500), (1100, 20), (0, 3))
             for reduction in ("mean", "sum", "none") for dtype in (FLOAT, DOUBLE)]),
+        *each("layers/loss/pairs.cu", primitives.pair_loss, *[(loss, (3, 1001), FLOAT) for loss in LOSSES],
+              *[(loss, shape, DOUBLE) for loss in LOSSES for shape in ((), (0,), (7,))]),
+        *on_device("layers/loss/pairs.cu", primitives.pair_loss, *[
+            (loss, shape, dtype) for loss in LOSSES for shape in ((7,), (3, 1001), (32, 64, 16, 16), (1 << 22,))
+            for dtype in (FLOAT, DOUBLE)]),
+        *each("layers/loss/pairs.cu", primitives.binary_cross_entropy_of_what_is_sure, (FLOAT,), (DOUBLE,)),
+        *each("layers/loss/nll.cu", primitives.negative_log_likelihood,
+              (1100, 3, FLOAT), (5, 10, DOUBLE), (0, 3, FLOAT)),
+        *on_device("layers/loss/nll.cu", primitives.negative_log_likelihood, *[
+            (*sizes, dtype) for sizes in ((1, 1), (128, 1000), (1021, 997), (300_000, 4), (3, 5000))
+            for dtype in (FLOAT, DOUBLE)]),
         *each("layers/loss/metrics.cu", primitives.metrics, *with_dtype(COUNTED, FLOAT)),
         *on_device("layers/loss/metrics.cu", primitives.metrics, *with_dtype(COUNTED, DOUBLE)),
         *each("layers/loss/metrics.cu", primitives.metrics_count_beyond_what_a_float_counts, ())],
     "poolings": [
         *each("layers/pool/", primitives.pooling, *with_dtype(POOLINGS, FLOAT)),
+        *each("layers/pool/adaptive.cu", primitives.uneven_windows, *UNEVEN),
         *each("layers/pool/", primitives.avg_pool2d_grad_act, *[(*row, "relu", FLOAT) for row in POOLINGS]),
         *on_device("layers/pool/", primitives.pooling, *with_dtype(MORE_POOLINGS, DOUBLE)),
         *on_device("layers/pool/", primitives.avg_pool2d_grad_act, *[
@@ -583,6 +660,16 @@ LAUNCHES: dict[str, list[Launch]] = {
               ("y", "bf16", (2, 80, 9, 9), (64, 80, 3, 3), 1, 1, -5)),
         *each("nhwc/conv/conv_tma.cu", nhwc_conv.is_right,
               ("dx", "tf32", (5, 16, 31, 32), (40, 16, 3, 3), 2, 1)),           # images spread for steps of 1
+        *each("nhwc/conv/conv_pack.cu", nhwc_conv.is_right_by, *[
+            ("phases", *row) for row in (
+                ("bf16", (3, 16, 9, 8), (24, 16, 3, 3), 2, 1),
+                ("tf32", (2, 8, 7, 11), (5, 8, 4, 3), (2, 3), (1, 0), "relu"),
+                ("3xtf32", (2, 4, 9, 9), (6, 4, 5, 5), (3, 2), 2), ("bf16", (2, 24, 10, 9), (16, 24, 1, 1), 2, 0),
+                ("tf32", (2, 4, 8, 8), (8, 4, 2, 1), (2, 3), 0),
+                ("bf16", (5, 64, 6, 6), (64, 64, 2, 2), 2, 0, "relu"))]),
+        *each("nhwc/conv/conv_pack.cu", nhwc_conv.is_right_by,
+              ("zeros", "bf16", (3, 16, 9, 8), (24, 16, 3, 3), 2, 1),
+              ("zeros", "tf32", (2, 8, 7, 11), (8, 8, 4, 2), (2, 3), (1, 0), "relu")),
         *each("nhwc/conv/conv_tma.cu", nhwc_conv.maxima_are_right, *[
             (kind, (3, 64, *size), (72, 64, 3, 3), 1, form, act, False)
             for kind, form in (("tf32", -5), ("tf32", -4), ("tf32", -2), ("bf16", -5), ("bf16", -3), ("bf16", -2))

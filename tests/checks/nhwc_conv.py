@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unittest.mock
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,19 @@ def is_right(direction: str, kind: str, x: Any, w: Any, stride: Any, padding: An
     g = conv_geometry(x, w, None, stride, padding, "gemm")
     found = error(direction, kind, g, 1, act, None if form is None else FORMS[kind][form % len(FORMS[kind])])
     assert found < 1, f"{direction} {kind} {g}: the error is {found:.3g} of its bound"
+
+
+def is_right_by(way: str, kind: str, x: Any, w: Any, stride: Any, padding: Any, act: str | None = None) -> None:
+    """dx by phases or by zeros, whatever the launcher finds cheapest."""
+    def plan(back: bool, *of: Any) -> conv.Plan:
+        g, dtype, mode, aligned, given, _, then, zeros = of
+        found = (conv._by_phases(g, dtype, mode, aligned, given, then, zeros) if way == "phases" else
+                 conv._by_zeros(g, dtype, mode, given, then))
+        assert found
+        return found.plan()
+    plan.cache_clear = lambda: None  # type: ignore[attr-defined]
+    with unittest.mock.patch.object(conv, "_plan", plan):
+        is_right("dx", kind, x, w, stride, padding, None, act)
 
 
 def sparse(rng: np.random.Generator, terms: int, *shape: int) -> np.ndarray:

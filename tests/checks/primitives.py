@@ -6,14 +6,18 @@ The tests for a GPU run them (tests/cuda), and so do the emulator and compute-sa
 from __future__ import annotations
 
 import functools
+import itertools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from cases import Case, some_gy
 
 from checks.fused import normal
+from minidl import ops
 from minidl.core import device
 from minidl.core.tensor import wrap
 from minidl.data import Augment
@@ -27,6 +31,7 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers 
 
 from minidl.ops import cpu, cuda  # noqa: E402
 from minidl.ops.cuda import conv  # noqa: E402
+from minidl.ops.cuda.indexing import take  # noqa: E402
 from minidl.ops.cuda.layers.linear import gemm  # noqa: E402
 
 
@@ -113,6 +118,16 @@ def cross_entropy_of_any_size(n: int, classes: int) -> None:
             return loss, k.cross_entropy_grad_x(k.ones_like(loss), log_p, labels, reduction, smoothing)
         for got, want in both(losses, x, labels):
             np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
+
+
+def uneven_windows(shape: tuple[int, ...], size: tuple[int, int], dtype: type) -> None:
+    """Means over a grid of windows, and their gradient."""
+    tolerance = 8 * np.finfo(dtype).eps
+    for got, want in both(lambda k, x: k.adaptive_avg_pool2d(x, size), normal(*shape, dtype=dtype)):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+    for got, want in both(lambda k, gy: k.adaptive_avg_pool2d_grad_x(gy, shape[2:]),
+                          normal(*shape[:2], *size, dtype=dtype)):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=4 * tolerance)
 
 
 def pooling(shape: tuple[int, ...], size: Any, stride: Any, padding: Any, dtype: type) -> None:
@@ -356,7 +371,11 @@ def normalization(g: NormGeometry, shape: tuple[int, ...], affine: bool, dtype: 
             y, mean, rstd = k.normalize(x, w, b, 1e-5, g)
             found = [y, mean, rstd, k.normalize_by(x, mean, rstd, w, b, 1e-5, g),
                      k.normalize_grad_x(gy, x, w, mean, rstd, g), *k.normalize_grad(gy, x, w, mean, rstd, g)]
-            return [*found, *k.batch_norm(x, w, b, *running, 0.25, 1e-5, g), *running] if g.across else found
+            if not g.across:
+                return found
+            return [*found, *k.normalize_by_grad(gy, x, mean, rstd, w, 1e-5, g),
+                    k.normalize_by_grad_x(gy, rstd, w, 1e-5, g), *k.batch_norm(x, w, b, *running, 0.25, 1e-5, g),
+                    *running]
         again = [a.tobytes() for a in all_of_them(cuda, cupy.asarray(x), cupy.asarray(gy))]
         rounding = 16 * np.finfo(dtype).eps * (1 + center)
         for i, (got, want) in enumerate(both(all_of_them, x, gy)):
@@ -486,10 +505,106 @@ def linear_with_an_activation(act: str, sizes: tuple[int, int, int], dtype: type
 
 
 def gradient_of_indexing(index: Any, shape: tuple[int, ...], dtype: type) -> None:
-    """Elements that are taken twice get both gradients."""
-    gy = np.ones(np.empty(shape)[index].shape, dtype)
-    for got, want in both(lambda k, gy: k.getitem_grad_x(gy, index, shape, False), gy):
+    """Elements that are taken twice get both gradients, in either of the ways that add them up."""
+    def gradient(k: Any, gy: Any) -> Any:
+        def there(part: Any) -> Any:
+            return cupy.asarray(part) if k is cuda and isinstance(part, np.ndarray) else part
+        on = tuple(map(there, index)) if isinstance(index, tuple) else there(index)
+        return k.getitem_grad_x(gy, on, shape, False)
+    gy = normal(*np.empty(shape)[index].shape, dtype=dtype)
+    for most in (0, take.MAX_COMPARED):
+        with mock.patch.object(take, "MAX_COMPARED", most):
+            for got, want in both(gradient, gy):
+                np.testing.assert_allclose(got, want, rtol=0, atol=4 * np.finfo(dtype).eps * max(1, gy.size) ** 0.5)
+
+
+def joined(sizes: tuple[int, ...], axis: int, dtype: Any) -> None:
+    """Arrays, slices of larger ones, and turned ones, one beside the other."""
+    rng, shape = np.random.default_rng(6), (3, 4, 5)
+    arrays = [rng.integers(0, 2 if dtype == np.bool_ else 100, [n + 2 if a == axis else size for a, size in enumerate(
+        shape)]).astype(dtype) for n in sizes]
+
+    def views(arrays: Any) -> Any:
+        for i, (x, n) in enumerate(zip(arrays, sizes, strict=True)):
+            part = x[(slice(None),) * axis + (slice(1, n + 1),)]
+            yield (part, part.copy(), part.T.copy().T)[i % 3]
+    for got, want in both(lambda k, *xs: k.concatenate(tuple(views(xs)), axis), *arrays):
         np.testing.assert_array_equal(got, want)
+
+
+def parts_added(indices: tuple[Any, ...], shape: tuple[int, ...], dtype: type) -> None:
+    """The gradient of an array's parts, next to each other or not."""
+    gys = [normal(*np.empty(shape)[index].shape, dtype=dtype, seed=i) for i, index in enumerate(indices)]
+    for got, want in both(lambda k, *gys: k.add_parts(gys, indices, shape), *gys):
+        np.testing.assert_array_equal(got, want)
+
+
+def by_pairs(shape: tuple[int, ...], count: tuple[int, ...], dtype: Any) -> None:
+    """x[i, j], from either end."""
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, 2 if dtype == np.bool_ else 100, shape).astype(dtype)
+    i, j = (rng.integers(-n, n, count) for n in shape[:2])
+    for got, want in both(lambda k, x, i, j: k.getitem(x, (i, j)), x, i, j):
+        np.testing.assert_array_equal(got, want)
+
+
+def along_an_axis(shape: tuple[int, ...], taken: int, axis: int, once: bool, dtype: type) -> None:
+    """Values by their numbers, from either end, and their gradients; of an index that is smaller along other axes, or
+    names no place twice."""
+    rng, n = np.random.default_rng(2), shape[axis]
+    if once:
+        index = np.take(np.argsort(rng.random(shape), axis), range(taken), axis)
+    else:
+        index = rng.integers(-n, n, [taken if a == axis else size - size // 3 for a, size in enumerate(shape)])
+    for got, want in both(lambda k, x, index: k.take_along(x, index, axis), normal(*shape, dtype=dtype), index):
+        np.testing.assert_array_equal(got, want)
+    gy = normal(*index.shape, dtype=dtype)
+    for most in (0, take.MAX_COMPARED):
+        with mock.patch.object(take, "MAX_COMPARED", most):
+            for got, want in both(lambda k, gy, index: k.take_along_grad_x(gy, index, shape, axis, once), gy, index):
+                np.testing.assert_allclose(got, want, rtol=0, atol=4 * np.finfo(dtype).eps * max(1, taken) ** 0.5)
+
+
+def in_order(shape: tuple[int, ...], axis: int, dtype: type) -> None:
+    """Equal values stay in their order, NaN counts as largest, and -0 is 0."""
+    rng = np.random.default_rng(3)
+    x = rng.choice(np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-30, *range(-9, 9)], dtype), shape)
+    for descending in (False, True):
+        for got, want in both(lambda k, x, falling=descending: k.argsort(x, axis, falling), x):
+            np.testing.assert_array_equal(got, want)
+
+
+def of_a_mask(shape: tuple[int, ...], axes: int, dtype: type) -> None:
+    """The gradient of what a mask of the first axes takes, and a number that is set where it holds."""
+    mask = np.array(np.random.default_rng(4).random(shape[:axes]) < 0.4)
+    x = normal(*shape, dtype=dtype)
+    gy = normal(*x[mask].shape, dtype=dtype)
+    for got, want in both(lambda k, gy, mask: k.getitem_grad_x(gy, mask, shape, True), gy, mask):
+        np.testing.assert_array_equal(got, want)
+    for value in (0.5, 2):
+        for got, want in both(lambda k, x, mask, value=value: k.setitem(x, mask, value) or x, x, mask):
+            np.testing.assert_array_equal(got, want)
+
+
+def written_in_place(dtype: type) -> None:
+    """Changes in place are the ops' results, in the Tensor's memory: beside numbers, and beside what lies there too."""
+    values = np.random.default_rng(5).uniform(0.5, 1.5, (70, 70)).astype(dtype)
+    names = ("add", "sub", "mul", "div", "pow")
+    for turned in (False, True):
+        def given(turned: bool = turned) -> Any:
+            array = cupy.asarray(values)
+            return array.T if turned else array
+        for name, other in itertools.product(names, (1.5, 2, 3, lambda x: x, lambda x: x[::-1, ::-1], lambda x: x[:1])):
+            memory, update = given(), getattr(operator, f"i{'truediv' if name == 'div' else name}")
+            want = getattr(ops, name)(wrap(given()), wrap(other(given())) if callable(other) else other)
+            x = wrap(memory)
+            assert update(x, wrap(other(memory)) if callable(other) else other) is x
+            assert x._data is memory
+            np.testing.assert_array_equal(memory.get(), want._data.get(), err_msg=f"{name} {turned}")
+        for low, high in ((0.75, 1.25), (None, 1), (0.7, None), (1.25, 0.75)):
+            memory = given()
+            wrap(memory).clamp_(low, high)
+            np.testing.assert_array_equal(memory.get(), np.clip(given().get(), low, high))
 
 
 def gradient_of_embedding(rows: int, d: int, ids: tuple[int, ...], dtype: type) -> None:
@@ -501,6 +616,107 @@ def gradient_of_embedding(rows: int, d: int, ids: tuple[int, ...], dtype: type) 
     assert (got.shape, got.dtype) == (want.shape, dtype)
     np.testing.assert_allclose(got.get(), want, rtol=0, atol=np.finfo(dtype).eps * max(1, named.size))
     assert got.tobytes() == cuda.embedding_grad_w(gy, cupy.asarray(named.astype(np.int32)), rows).tobytes()
+
+
+def squares(shape: tuple[int, ...], axis: tuple[int, ...], dtype: type) -> None:
+    """Variances and norms, their roots and gradients, twice the same bits; of doubles whose squares leave the range."""
+    degrees = max(1, int(np.prod([shape[a] for a in axis])) - 1)
+    values, gys = normal(*shape, dtype=dtype) + 3, normal(*np.sum(np.zeros(shape), axis).shape, dtype=dtype, seed=1)
+
+    def all_of_them(k: Any, x: Any, gy: Any) -> list[Any]:
+        found = []
+        for root in (False, True):
+            y, center = k.variance(x, axis, False, root, degrees)
+            found += [y, center, k.variance_grad_x(gy, x, y, center, axis, root, degrees)]
+        y = k.norm(x, axis, True)
+        return [*found, y, k.norm_grad_x(gy, x, y, axis)]
+    for unit in (1,) if dtype is np.float32 else (1, 1e200, 1e-200):
+        x = np.asarray(values * unit, dtype)
+        again = [a.tobytes() for a in all_of_them(cuda, cupy.asarray(x), cupy.asarray(gys))]
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            for i, (got, want) in enumerate(both(all_of_them, x, gys)):
+                assert got.tobytes() == again[i]
+                size = np.max(np.abs(want), initial=0)
+                if np.isfinite(size):      # no variance of 1e200 is
+                    np.testing.assert_allclose(got, want, rtol=0, atol=64 * np.finfo(dtype).eps * size, err_msg=str(i))
+    for got, want in zip(all_of_them(cuda, cupy.asarray(x.T.copy()).T, cupy.asarray(gys)),
+                         all_of_them(cuda, cupy.asarray(x), cupy.asarray(gys)), strict=True):
+        size = np.max(np.abs(want.get()), initial=0, where=np.isfinite(want.get()))
+        np.testing.assert_allclose(got.get(), want.get(), rtol=0, atol=64 * np.finfo(dtype).eps * size)
+    equal = cupy.asarray(np.full(shape, 1e8 / 3, dtype))
+    y, center = cuda.variance(equal, axis, False, True, degrees)
+    assert not y.get().any()
+    assert not cuda.variance_grad_x(cupy.asarray(gys), equal, y, center, axis, True, degrees).get().any()
+
+
+def running_sums(shape: tuple[int, ...], axis: int, dtype: type) -> None:
+    """From either end, of integers too; twice the same bits."""
+    x = normal(*shape, dtype=dtype)
+    for reverse in (False, True):
+        found = [cuda.cumsum(cupy.asarray(x), axis, reverse).get() for _ in range(2)]
+        assert found[0].tobytes() == found[1].tobytes()
+        want = cpu.cumsum(x.astype(float), axis, reverse)
+        assert (found[0].shape, found[0].dtype) == (shape, dtype)
+        size = np.max(np.abs(want), initial=1)
+        np.testing.assert_allclose(found[0], want, rtol=0, atol=(1 if dtype is np.float32 else 64) * size * np.finfo(
+            dtype).eps)
+        numbers = np.ones(shape, np.int64)
+        np.testing.assert_array_equal(cuda.cumsum(cupy.asarray(numbers), axis, reverse).get(),
+                                      cpu.cumsum(numbers, axis, reverse), strict=True)
+
+
+def pair_loss(loss: str, shape: tuple[int, ...], dtype: type) -> None:
+    """Each, their sum and mean, and the gradients; of values that are not finite too, and twice the same bits."""
+    x, t = 2 * normal(*shape, dtype=dtype), np.abs(normal(*shape, dtype=dtype, seed=1))
+    special = np.resize(np.array([np.nan, np.inf, -np.inf, 0, -1000, 0.3, 30], dtype), shape)
+    for reduction, values in (("none", x), ("none", special), ("sum", x), ("mean", x)):
+        def all_of_them(k: Any, x: Any, t: Any, gy: Any, how: tuple[Any, ...] = (loss, 0.7, reduction)) -> list[Any]:
+            return [k.pair_loss(x, t, *how), k.pair_loss_grad_x(gy, x, t, *how),
+                    k.pair_loss_grad_target(gy, x, t, *how)]
+        gy = normal(*(shape if reduction == "none" else ()), dtype=dtype, seed=2)
+        again = [a.tobytes() for a in all_of_them(cuda, *map(cupy.asarray, (values, t, gy)))]
+        with np.errstate(all="ignore"):
+            for i, (got, want) in enumerate(both(all_of_them, values, t, gy)):
+                assert got.tobytes() == again[i]
+                np.testing.assert_allclose(got, want, rtol=256 * np.finfo(dtype).eps, atol=16 * np.finfo(dtype).eps)
+
+
+def binary_cross_entropy_of_what_is_sure(dtype: type) -> None:
+    """It is not rounded away beside 1, nor beside the logit."""
+    x, t = (cupy.asarray(np.array(values, dtype)) for values in ([20, -20, 3], [1, 0, 1]))
+    np.testing.assert_allclose(cuda.pair_loss(x, t, "bce", 0.0, "none").get(), np.log1p(np.exp([-20.0, -20, -3])),
+                               rtol=32 * np.finfo(dtype).eps)
+
+
+def negative_log_likelihood(n: int, classes: int, dtype: type) -> None:
+    """With all options; a probability of 0 counts where its target does, and a label out of range makes NaN of its row
+    and of the sums."""
+    rng = np.random.default_rng(n * classes)
+    log_p, gys = -np.abs(normal(n, classes, dtype=dtype)), normal(n, dtype=dtype, seed=1)
+    labels, weights = rng.integers(0, classes, n), rng.uniform(0.5, 2, classes).astype(dtype)
+    for ignored, smoothing, weight, reduction in itertools.product(
+            (None, 0, -100, 1 << 70), (0.0, 0.1), (weights, None), ("mean", "sum", "none")):
+        given = labels.copy()
+        given[1::3] = ignored if ignored in (0, -100) else 0
+        x = np.where((np.arange(classes) == given[:, None]) | bool(smoothing), log_p, dtype(-np.inf))
+        gy = gys if reduction == "none" else np.asarray(1.5, dtype)
+
+        def all_of_them(k: Any, x: Any, labels: Any, gy: Any, weight: Any = weight,
+                        how: tuple[Any, ...] = (reduction, smoothing, ignored)) -> list[Any]:
+            moved = weight if weight is None or k is cpu else cupy.asarray(weight)
+            loss, total = k.nll(x, labels, moved, *how)
+            return [loss, total, k.nll_grad_x(gy, classes, labels, moved, total, *how)]
+        again = [a.tobytes() for a in all_of_them(cuda, *map(cupy.asarray, (x, given.astype(np.int32), gy)))]
+        for i, (got, want) in enumerate(both(all_of_them, x, given, gy)):
+            assert got.tobytes() == again[i]
+            np.testing.assert_allclose(got, want, rtol=64 * np.finfo(dtype).eps, atol=4 * np.finfo(dtype).eps)
+        if n > 1:
+            given[-1] = classes
+            loss, total, gx = (a.get() for a in all_of_them(cuda, *map(cupy.asarray, (x, given, gy))))
+            assert np.isnan(loss[-1] if reduction == "none" else loss)
+            assert np.isnan(gx[-1]).all()
+            assert np.isnan(total)
+            assert np.isnan(gx[:-1]).any() == (reduction == "mean")
 
 
 def batched_product(x: tuple[int, ...], y: tuple[int, ...], dtype: type) -> None:

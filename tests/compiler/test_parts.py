@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import minidl
 from minidl import Tensor, ops
+from minidl.ops import cpu
 
 Read = Callable[[Tensor], Tensor]
 
@@ -62,6 +64,20 @@ def test_gradients_of_parts(name: str) -> None:
     assert compiled.program is not None
     made = [call.name for call in compiled.program.calls]
     assert ("concatenate" in made, "getitem_grad_x" in made) == (not sums, bool(sums))
+
+
+@pytest.mark.parametrize(("name", "together", "alone"), [
+    ("slices", 1, 0), ("by numbers", 1, 0), ("along two axes", 1, 0), ("turned each time", 0, 3),
+    ("by an array", 0, 2)])
+def test_plain_steps_put_them_together_once(name: str, together: int, alone: int,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of whole arrays that are added: those of an array that is turned anew for each part are."""
+    made = {each: Mock(side_effect=getattr(cpu, each)) for each in ("add_parts", "getitem_grad_x")}
+    for each, mock in made.items():
+        monkeypatch.setattr(cpu, each, mock)
+    read, shape, _ = READS[name]
+    read(Tensor(np.ones(shape, np.float32), requires_grad=True)).sum().backward()
+    assert [mock.call_count for mock in made.values()] == [together, alone]
 
 
 def test_a_gradient_that_is_changed_in_between_is_added() -> None:

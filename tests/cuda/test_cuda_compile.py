@@ -384,6 +384,13 @@ def test_blocks_cover_a_count(count: int, threads: int, blocks: int) -> None:
     assert launch.blocks(count, threads) == blocks
 
 
+@pytest.mark.parametrize(("size", "inner", "rows", "lanes"), [
+    (1000, 1, 128, 256), (256, 1, 512, 256), (256, 1, 513, 32), (255, 1, 1, 32), (1024, 1, 10**6, 256),
+    (1000, 1, 0, 32), (5, 1, 3, 8), (1, 1, 1, 1), (1000, 2, 1, 1)])
+def test_a_row_has_more_threads_if_there_are_few(size: int, inner: int, rows: int, lanes: int) -> None:
+    assert launch.lanes_per_row(size, inner, rows) == lanes
+
+
 WINOGRAD_REFUSES: list[tuple[Any, Any, Any, Any, type, str]] = [         # x, w, stride, padding, dtype
     ((64, 3, 32, 32), (64, 3, 8, 8), 1, 4, np.float64, "it is for float32 arrays but these are float64"),
     ((64, 3, 32, 32), (64, 3, 5, 8), 1, 0, np.float32, "even height and width and stride 1, but they are 5x8 with "),

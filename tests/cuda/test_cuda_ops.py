@@ -26,6 +26,7 @@ from minidl.training import train_step
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
 from checks import primitives as checks  # noqa: E402
+from checks.launches import LAUNCHES, Launch  # noqa: E402
 from checks.primitives import assert_product, both, bound  # noqa: E402
 
 from minidl.ops import cpu, cuda  # noqa: E402
@@ -219,6 +220,11 @@ def test_linear_of_any_size(sizes: tuple[int, int, int], dtype: type, canaries: 
     checks.linear(sizes, dtype)
 
 
+@pytest.mark.parametrize("each", [*LAUNCHES["reductions"], *LAUNCHES["losses"]], ids=str)
+def test_reductions_and_losses_of_any_size(each: Launch, canaries: Any) -> None:
+    each.run()
+
+
 # ---------------------------------------------------------------- dropout draws the CPU's masks
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("key", [(0, 0), (7, 1), (2**64 - 1, 2**63), (123_456_789_012, 4)])
@@ -288,6 +294,41 @@ def test_sgd_changes_only_what_it_was_given() -> None:
                                                ((7, 2, 5, 3), 0), ((3, 4, 1, 1), 1000)])
 def test_gather_is_the_cpus(shape: tuple[int, ...], picked: int, padding: int, dtype: type, canaries: Any) -> None:
     checks.gather(shape, picked, padding, dtype)
+
+
+# ---------------------------------------------------------------- indices, masks, order, and changes in place
+@pytest.mark.parametrize("each", LAUNCHES["indexing"], ids=str)
+def test_indexing_is_the_cpus(each: Launch, canaries: Any) -> None:
+    each.run()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_changes_in_place_are_the_ops(dtype: type) -> None:
+    checks.written_in_place(dtype)
+
+
+def test_steps_with_indices_and_masks_are_captured() -> None:
+    """No call waits for the host; and the gradients are the CPU's."""
+    rng, found = np.random.default_rng(0), []
+    values, index = rng.standard_normal((6, 40), np.float32), rng.integers(0, 40, (6, 40))
+    for where in ("cpu", "cuda"):
+        w, i = Tensor(values, device=where, requires_grad=True), Tensor(index, device=where)
+        rows, held = Tensor(index[:, 0] % 6, device=where), Tensor(values.copy(), device=where)
+
+        @minidl.compile
+        def step(i: Tensor, rows: Tensor, w: Tensor = w, held: Tensor = held) -> Tensor:
+            with minidl.no_grad():
+                held[held > 0.5] = 0.25
+            y = w.sort(1)[0] * w.gather(1, i) + w[rows] * w[:, i[0]] + held
+            loss = (y * y).sum() + w.topk(3, 1)[0].sum() + (w[rows, i[:, 0]] ** 3).sum() + w.clip(-0.5, 0.5).sum()
+            w.grad = None
+            loss.backward()
+            return loss
+        losses = [step(i, rows).item() for _ in range(4)]
+        assert where == "cpu" or not any("call by call" in note for note in step.program.notes)
+        found.append((losses, w.grad.numpy()))
+    for got, want in zip(found[1], found[0], strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 # ---------------------------------------------------------------- precision

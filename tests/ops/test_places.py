@@ -27,7 +27,8 @@ RENAMED = {
     "defaults": ("common",), "pad": ("widths",), "operands": ("tensors",)}
 # PyTorch's functions in C, by its documentation
 PLACES = {
-    **dict.fromkeys(("abs", "exp", "log", "sqrt", "neg", "clone", "silu", "relu", "sigmoid", "tanh", "hardsigmoid"),
+    **dict.fromkeys(("abs", "exp", "log", "sqrt", "rsqrt", "neg", "clone", "silu", "relu", "sigmoid", "tanh",
+                     "hardsigmoid"),
                     "input"),
     **dict.fromkeys(("add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "matmul"),
                     "input other"),

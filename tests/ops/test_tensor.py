@@ -692,6 +692,15 @@ def test_sums_of_integers_are_int64(call: Any, want: Any, dtype: str) -> None:
         np.testing.assert_array_equal(y.numpy(), right)
 
 
+@pytest.mark.parametrize("call", [ops.var, ops.std])
+def test_a_correction_of_numpy_leaves_the_dtype_alone(call: Any) -> None:
+    x = Tensor(np.arange(4, dtype=np.float32), requires_grad=True)
+    y = call(x, correction=np.float64(1))
+    y.backward()
+    assert x.grad is not None
+    assert y.dtype == x.grad.dtype == np.float32
+
+
 @pytest.mark.parametrize("call", [lambda x: x.sum(), lambda x: x.cumsum(0), lambda x: x @ x,
                                   lambda x: ops.einsum("i,i->", x, x), lambda x: np.sum(x)])
 def test_sums_of_uint64_are_refused(call: Any) -> None:

@@ -574,6 +574,7 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "exp": (90, elementwise(ops.exp, torch.exp)),
     "log": (90, elementwise(ops.log, torch.log, positive)),
     "sqrt": (90, elementwise(ops.sqrt, torch.sqrt, positive)),
+    "rsqrt": (90, elementwise(ops.rsqrt, torch.rsqrt, positive)),
     **{act: (90, elementwise(getattr(ops, act), hardsigmoid if act == "hardsigmoid" else getattr(F, act), large))
        for act in (*ops.ACTIVATIONS, "silu")},
     "leaky_relu of a slope": (90, elementwise(lambda x: ops.leaky_relu(x, 0.2), lambda x: F.leaky_relu(x, 0.2), large)),

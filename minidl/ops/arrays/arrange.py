@@ -10,9 +10,10 @@ import numpy as np
 from ...core.tensor import Tensor
 from ..common.geometry import is_int
 from ..common.op import also, op
+from ..common.primitives import Index
 from ..layers.activation import one_axis
 from .basic import Axis, _axes
-from .indexing import getitem
+from .indexing import getitem, own_index
 from .shapes import reshape
 
 __all__ = [
@@ -95,13 +96,33 @@ def pad(k, x: Tensor, *, widths: tuple[int, ...], value: float = 0.0):
 
 
 @op
-def argsort(k, x: Tensor, *, axis: int = -1):
+def argsort(k, x: Tensor, *, axis: int = -1, descending: bool = False):
     """The indices (int64) that put the values along an axis in rising order; equal ones stay in theirs, NaN is last.
 
-    >>> argsort(Tensor([3.0, 1.0, 2.0])).tolist()
-    [1, 2, 0]
+    descending: in falling order; equal ones stay in theirs, NaN is first.
+
+    >>> argsort(Tensor([3.0, 1.0, 2.0])).tolist(), argsort(Tensor([3.0, 1.0, 3.0]), descending=True).tolist()
+    ([1, 2, 0], [0, 2, 1])
     """
-    return k.argsort(x, one_axis("argsort", x.shape, axis)), None
+    return k.argsort(x, one_axis("argsort", x.shape, axis), bool(descending)), None
+
+
+@op
+def _gather(k, x: Tensor, *, index: Index, axis: int, once: bool):
+    shape = x.shape
+    if any(n > m for a, (n, m) in enumerate(zip(index.shape, shape, strict=True)) if a != axis):
+        raise IndexError(f"gather: index has shape {index.shape}, which is larger than x {shape} outside axis {axis}; "
+                         "it may be smaller there, or as large")
+    try:
+        y = k.take_along(x, index, axis)
+    except IndexError as error:
+        raise IndexError(f"gather: {error} (shape {shape}); index within the shape") from None
+    return y, lambda gy, need: (k.take_along_grad_x(gy, index, shape, axis, once),)
+
+
+def pick(x: Tensor, axis: int, index: Tensor | np.ndarray, once: bool) -> Tensor:
+    """Values by their indices along an axis, below 0 counted from the end. once: none is taken twice."""
+    return _gather(x, index=own_index(x, index), axis=axis, once=once)
 
 
 @also
@@ -119,8 +140,7 @@ def gather(x: Tensor, axis: int, index: Tensor | np.ndarray) -> Tensor:
         raise TypeError(f"gather: index has dtype {index.dtype} but must be integers; with a mask, use x[mask]")
     if len(index.shape) != x.ndim:
         raise ValueError(f"gather: x has shape {x.shape} and index {index.shape} but both must have as many axes")
-    grids = [np.arange(n).reshape(-1, *(1,) * (x.ndim - 1 - a)) for a, n in enumerate(index.shape)]
-    return getitem(x, (*grids[:axis], index, *grids[axis + 1:]))
+    return pick(x, axis, index, once=False)
 
 
 @also

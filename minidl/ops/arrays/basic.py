@@ -13,7 +13,7 @@ from ..layers.activation import one_axis
 
 __all__ = [
     "add", "argmax", "div", "eq", "exp", "ge", "gt", "le", "log", "lt", "matmul", "max", "mean", "mul", "ne",
-    "neg", "pow", "sqrt", "sub", "sum",
+    "neg", "pow", "rsqrt", "sqrt", "sub", "sum",
 ]
 
 Axis = int | tuple[int, ...] | None
@@ -147,6 +147,17 @@ def sqrt(k, x: Tensor):
     """The square root; its gradient at 0 is infinite."""
     y = k.sqrt(x)
     return y, lambda gy, need: (k.div(gy, k.mul(y, 2)),)
+
+
+@op
+def rsqrt(k, x: Tensor):
+    """1 / sqrt(x).
+
+    >>> rsqrt(Tensor([4.0, 0.25])).tolist()
+    [0.5, 2.0]
+    """
+    y = k.rsqrt(x if x.dtype.kind == "f" else k.cast(x, "float64"))
+    return y, lambda gy, need: (k.rsqrt_grad_x(gy, y),)
 
 
 @op

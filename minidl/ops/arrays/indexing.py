@@ -2,16 +2,53 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from ...core import tensor
 from ...core.mode import mode
 from ...core.tensor import Tensor
 from ..common.op import op
-from ..common.primitives import Index
+from ..common.primitives import Array, Index
 
 __all__ = ["getitem"]
+
+
+class Parts:
+    """The gradient of an array of which views were taken by indices: zero but for what came back of each.
+
+    It becomes an array when all of it is together: the parts of `q, k, v = x.chunk(3, 1)` are one concatenation, in the
+    place of three whole arrays that are added.
+    """
+
+    __slots__ = ("gradients", "indices", "shape")
+
+    def __init__(self, gradients: tuple[Array, ...], indices: tuple[Index, ...], shape: tuple[int, ...]):
+        self.gradients, self.indices, self.shape = gradients, indices, shape
+
+
+def plus(k: ModuleType, x: Array | Parts, y: Array | Parts) -> Array | Parts:
+    """The sum of two gradients, arrays or Parts."""
+    if isinstance(x, Parts) and isinstance(y, Parts):
+        return Parts(x.gradients + y.gradients, x.indices + y.indices, x.shape)
+    return k.add(whole(k, x), whole(k, y))
+
+
+def whole(k: ModuleType, x: Array | Parts) -> Array:
+    """A gradient as an array."""
+    if not isinstance(x, Parts):
+        return x
+    found: Array
+    if len(x.gradients) == 1:
+        found = k.getitem_grad_x(x.gradients[0], x.indices[0], x.shape, True)
+    else:
+        found = k.add_parts(x.gradients, x.indices, x.shape)
+    return found
+
+
+tensor.plus, tensor.whole = plus, whole
 
 
 def _is_mask(i: object) -> bool:
@@ -21,13 +58,19 @@ def _is_mask(i: object) -> bool:
 @op(view=True)
 def _getitem(k, x: Tensor, *, index: Index):
     shape = x.shape
-    once = all(i is None or i is Ellipsis or isinstance(i, (int, slice)) or _is_mask(i)
-               for i in (index if isinstance(index, tuple) else (index,)))
+    parts = index if isinstance(index, tuple) else (index,)
+    basic = all(i is None or i is Ellipsis or isinstance(i, (int, slice)) for i in parts)
+    once = basic or all(i is None or i is Ellipsis or isinstance(i, (int, slice)) or _is_mask(i) for i in parts)
     try:
         y = k.getitem(x, index)
     except IndexError as error:
         raise IndexError(f"getitem: {error} (shape {shape}); index within the shape") from None
-    return y, lambda gy, need: (k.getitem_grad_x(gy, index, shape, once),)
+
+    def backward(gy, need):
+        if basic and not mode.recorder.recording:      # a program has the calls, which the compiler joins
+            return Parts((gy,), (index,), shape),
+        return k.getitem_grad_x(gy, index, shape, once),
+    return y, backward
 
 
 def plain_index(index: Index, own: bool = False) -> Any:
@@ -41,6 +84,12 @@ def plain_index(index: Index, own: bool = False) -> Any:
     return tuple(map(plain, index)) if isinstance(index, tuple) else plain(index)
 
 
+def own_index(x: Tensor, index: Index) -> Any:
+    """`plain_index`; of arrays that nobody changes if x is to get a gradient, which goes back to where values came
+    from, whatever becomes of the index meanwhile."""
+    return plain_index(index, mode.grad and not mode.recorder.recording and isinstance(x, Tensor) and x.requires_grad)
+
+
 def getitem(x: Tensor, index: Index) -> Tensor:
     """x[index]: ints, slices, None, Ellipsis, bool masks and integer arrays, as NumPy indexes.
 
@@ -49,6 +98,4 @@ def getitem(x: Tensor, index: Index) -> Tensor:
     >>> getitem(Tensor([1.0, 2.0, 3.0]), slice(1, None)).tolist()
     [2.0, 3.0]
     """
-    # The gradient goes back to where values came from, whatever becomes of the index arrays meanwhile.
-    own = mode.grad and not mode.recorder.recording and isinstance(x, Tensor) and x.requires_grad
-    return _getitem(x, index=plain_index(index, own))
+    return _getitem(x, index=own_index(x, index))

@@ -351,7 +351,7 @@ class Methods(Conversions):
 
     def rsqrt(self: Tensor) -> Tensor:
         """1 / sqrt(x)."""
-        return basic.div(1, basic.sqrt(self))
+        return basic.rsqrt(self)
 
     def clip(self: Tensor, min: float | None = None, max: float | None = None, out: None = None) -> Tensor:
         """At least min and at most max."""
@@ -479,16 +479,13 @@ class Methods(Conversions):
 
     def argsort(self: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
         """The indices that sort an axis; equal values stay in their order, and NaN counts as largest."""
-        if not descending:
-            return arrange.argsort(self, axis=axis)
-        axis = one_axis("argsort", self.shape, axis)
-        backward = arrange.argsort(arrange.flip(self, axis), axis=axis)    # rising, and equal ones last to first
-        return basic.sub(self.shape[axis] - 1, arrange.flip(backward, axis))
+        return arrange.argsort(self, axis=axis, descending=descending)
 
     def sort(self: Tensor, axis: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
         """(the values in order along an axis, their indices); equal values stay in their order."""
-        order = self.argsort(one_axis("sort", self.shape, axis), descending)
-        return arrange.gather(self, axis, order), order
+        axis = one_axis("sort", self.shape, axis)
+        order = self.argsort(axis, descending)
+        return arrange.pick(self, axis, order, once=True), order
 
     def topk(self: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
         """(the k largest values of an axis in falling order, their indices); largest=False: the smallest, rising.
@@ -501,7 +498,7 @@ class Methods(Conversions):
             raise ValueError(f"topk: k is {k!r} but axis {axis} of shape {self.shape} has {self.shape[axis]} values; "
                              "use an int from 0 to that")
         order = self.argsort(axis, largest).narrow(axis, 0, k)
-        return arrange.gather(self, axis, order), order
+        return arrange.pick(self, axis, order, once=True), order
 
     def eq(self: Tensor, other: Number) -> Tensor:
         """x == other."""
@@ -573,10 +570,9 @@ class Methods(Conversions):
 
     def clamp_(self: Tensor, min: float | None = None, max: float | None = None) -> Tensor:
         """At least min and at most max, in place."""
-        bounds = [(name, bound) for name, bound in (("maximum", min), ("minimum", max)) if bound is not None]
-        plain = all(isinstance(bound, (int, float)) for _, bound in bounds)
-        if not (self.requires_grad and mode.grad) and bounds and plain and all(
-                write_over(self, name, bound) for name, bound in bounds):
+        ends = (-np.inf if min is None else min, np.inf if max is None else max)
+        plain = all(isinstance(end, (int, float)) for end in ends) and not (min is max is None)
+        if plain and not (self.requires_grad and mode.grad) and write_over(self, "clip", *ends):
             return self
         setitem(self, ..., select.clip(self.detach(), low=min, high=max))
         return self

@@ -12,7 +12,7 @@ from ...core.mode import mode
 from ...core.tensor import Tensor, mark_changed
 from ..common.backend import backend_of
 from ..common.op import _check_same, _number, by_name_alone, renamed
-from ..common.primitives import Index
+from ..common.primitives import Array, Index
 from ..layers.activation import tanh
 from .basic import (
     Number,
@@ -70,26 +70,29 @@ def setitem(x: Tensor, index: Index, value: Number) -> None:
                           "fit the place") from None
 
 
-def write_over(x: Tensor, primitive: str, y: object) -> bool:
-    """Whether a primitive of x and y was written into x's memory, without an array on the way.
+def write_over(x: Tensor, primitive: str, *others: object) -> bool:
+    """Whether a primitive of x and others was written into x's memory, without an array on the way.
 
-    On the CPU, of floating numbers. Where the result may not fit, or calls are noted, nothing is done: then the op says
-    what is wrong, or is noted.
+    Of floating numbers. Where the result may not fit, or calls are noted, nothing is done: then the op says what is
+    wrong, or is noted.
     """
-    array, of, other = x._data, [], y
-    if isinstance(y, Tensor):
-        of, other = [y], y._data
-        fits = other.__class__ is np.ndarray and other.dtype == array.dtype and other.ndim <= array.ndim and all(
-            m in (1, n) for n, m in zip(array.shape[::-1], other.shape[::-1]))
-    else:
-        fits = type(y) is float or (type(y) is int and abs(y) < 1 << 53)
-    if not fits or array.__class__ is not np.ndarray or array.dtype.char not in "fd" or not array.flags.writeable or (
-            mode.recorder.recording):
+    array = x._data
+    if array.dtype.char not in "fd" or not all(_fits(y, array) for y in others) or mode.recorder.recording or (
+            not getattr(array.flags, "writeable", True)):              # CuPy's are always
         return False
-    k = backend_of(x, *of)
+    k = backend_of(x, *(y for y in others if isinstance(y, Tensor)))
     mark_changed((x,))
-    getattr(k, primitive)(array, other, out=array)
+    getattr(k, primitive)(array, *(y._data if isinstance(y, Tensor) else y for y in others), out=array)
     return True
+
+
+def _fits(y: object, array: Array) -> bool:
+    """Whether what is computed of an array and y has the array's shape and dtype."""
+    if isinstance(y, Tensor):
+        other = y._data
+        return other.__class__ is array.__class__ and other.dtype == array.dtype and other.ndim <= array.ndim and all(
+            m in (1, n) for n, m in zip(array.shape[::-1], other.shape[::-1]))
+    return type(y) is float or (type(y) is int and abs(y) < 1 << 53)
 
 
 def _in_place(name: str, function: Callable[[Any, Any], Tensor]) -> Callable[[Tensor, Number], Tensor]:

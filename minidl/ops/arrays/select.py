@@ -64,20 +64,7 @@ def clip(k, x: Tensor, *, low: float | None = None, high: float | None = None):
         if bound is not None and not isinstance(bound, (int, float)):
             raise TypeError(f"clip: a bound is a {type(bound).__name__} but must be a plain number; write "
                             "ops.minimum(ops.maximum(x, low), high)")
-    y = x
-    if low is not None:
-        y = k.maximum(y, low)
-    if high is not None:
-        y = k.minimum(y, high)
-
-    def backward(gy, need):
-        gx = gy
-        if low is not None:
-            gx = k.where(k.ge(x, low), gx, 0)
-        if high is not None:
-            gx = k.where(k.le(x, high), gx, 0)
-        return gx,
-    return y, backward
+    return k.clip(x, low, high), lambda gy, need: (k.clip_grad_x(gy, x, low, high),)
 
 
 @op(index=("condition",), numbers=True)

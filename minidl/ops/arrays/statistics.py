@@ -43,18 +43,7 @@ def _degrees(name: str, shape: tuple[int, ...], axes: tuple[int, ...], correctio
     if count <= correction:
         raise ValueError(f"{name}: {count} values (shape {shape}, axes {axes}) have none with correction "
                          f"{correction}; reduce over more values, or pass correction=0")
-    return count - correction
-
-
-def differences(k, x, axes: tuple[int, ...]):
-    """x less its mean over the axes, as exactly as the values have it: of equal values 0, also near a large mean.
-
-    Rounding takes a mean aside by more than values near it may differ. So the mean of what is left is added to it, and
-    what of that no number near it can express is taken from the differences.
-    """
-    near = k.mean(x, axes, True)
-    d = k.sub(x, k.add(near, k.mean(k.sub(x, near), axes, True)))
-    return k.sub(d, k.mean(d, axes, True))
+    return float(count - correction)       # a number of NumPy would decide the dtype
 
 
 @op(floating=True, by_place=1)
@@ -67,37 +56,19 @@ def var(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False, correction: 
     >>> var(x).item(), var(x, correction=0).item()
     (2.0, 1.0)
     """
-    shape, axes = x.shape, _axes("var", x.shape, axis)
-    degrees = _degrees("var", shape, axes, correction)
-    d = differences(k, x, axes)
-    y = k.div(k.sum(k.mul(d, d), axes, keepdims), degrees)
-    return y, lambda gy, need: (k.mul(k.spread(gy, shape, axes, keepdims), k.mul(d, 2 / degrees)),)
-
-
-def root_of_squares(k, x: Tensor, axes: tuple[int, ...]):
-    """The root of the sum of squares over the axes, which stay with size 1.
-
-    In units of the largest: the squares of others overflow, or vanish, long before their root does.
-    """
-    count = math.prod(x.shape[a] for a in axes)
-    largest = k.max(k.abs(x), axes, True) if count else k.sum(x, axes, True)           # of nothing it is 0
-    unit = k.where(k.eq(largest, 0), 1, k.where(k.lt(largest, math.inf), largest, 1))
-    part = k.div(x, unit)
-    return k.mul(k.sqrt(k.sum(k.mul(part, part), axes, True)), unit)
+    axes = _axes("var", x.shape, axis)
+    degrees = _degrees("var", x.shape, axes, correction)
+    y, center = k.variance(x, axes, keepdims, False, degrees)
+    return y, lambda gy, need: (k.variance_grad_x(gy, x, y, center, axes, False, degrees),)
 
 
 @op(floating=True, by_place=1)
 def std(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False, correction: float = 1):
     """Standard deviation over the given axes: the root of `var`. Where it is 0 so is its gradient."""
-    shape, axes = x.shape, _axes("std", x.shape, axis)
-    degrees = _degrees("std", shape, axes, correction)
-    d = differences(k, x, axes)
-    root = root_of_squares(k, d, axes)
-
-    def backward(gy, need):
-        share = k.where(k.eq(root, 0), 0, k.spread(k.div(gy, math.sqrt(degrees)), shape, axes, keepdims))
-        return k.mul(share, k.div(d, k.where(k.eq(root, 0), 1, root))),
-    return k.div(k.sum(root, axes, keepdims), math.sqrt(degrees)), backward            # a sum of one each
+    axes = _axes("std", x.shape, axis)
+    degrees = _degrees("std", x.shape, axes, correction)
+    y, center = k.variance(x, axes, keepdims, True, degrees)
+    return y, lambda gy, need: (k.variance_grad_x(gy, x, y, center, axes, True, degrees),)
 
 
 @op(floating=True, by_place=0)
@@ -107,13 +78,9 @@ def norm(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
     >>> norm(Tensor([3.0, 4.0])).item()
     5.0
     """
-    shape, axes = x.shape, _axes("norm", x.shape, axis)
-    root = root_of_squares(k, x, axes)
-
-    def backward(gy, need):
-        share = k.where(k.eq(root, 0), 0, k.spread(gy, shape, axes, keepdims))
-        return k.mul(share, k.div(x, k.where(k.eq(root, 0), 1, root))),
-    return k.sum(root, axes, keepdims), backward                                       # a sum of one each
+    axes = _axes("norm", x.shape, axis)
+    y = k.norm(x, axes, keepdims)
+    return y, lambda gy, need: (k.norm_grad_x(gy, x, y, axes),)
 
 
 @op(floating=True)
@@ -151,8 +118,5 @@ def cumsum(k, x: Tensor, *, axis: int):
     [1.0, 3.0, 7.0]
     """
     axis = one_axis("cumsum", x.shape, axis)
-    back = (*(slice(None),) * axis, slice(None, None, -1))
-
-    def backward(gy, need):
-        return k.getitem(k.cumsum(k.getitem(gy, back), axis), back),
-    return k.cumsum(x if _adds("cumsum", x.dtype) else k.cast(x, "int64"), axis), backward
+    y = k.cumsum(x if _adds("cumsum", x.dtype) else k.cast(x, "int64"), axis)
+    return y, lambda gy, need: (k.cumsum(gy, axis, True),)

@@ -12,7 +12,7 @@ import numpy as np
 from .primitives import Array, Flag
 
 __all__ = [
-    "abs", "argmin", "argsort", "cast", "cumprod", "cumsum", "maximum", "min", "minimum", "pad", "prod", "sign",
+    "abs", "argmin", "argsort", "cast", "clip", "cumprod", "cumsum", "maximum", "min", "minimum", "pad", "prod", "sign",
     "where",
 ]
 
@@ -30,6 +30,12 @@ def where(condition: Array, x: Array | float, y: Array | float) -> Array:
     return np.where(condition, x, y)
 
 
+def clip(x: Array, low: float | None, high: float | None, out: Array | None = None) -> Array:
+    """x, but at least low and at most high; None is no bound."""
+    y = x if low is None else np.maximum(x, low, out=out)
+    return y if high is None else np.minimum(y, high, out=out)
+
+
 def min(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
     return np.min(x, axis=axis, keepdims=keepdims)
 
@@ -38,9 +44,13 @@ def argmin(x: Array, axis: int | None) -> Array | np.integer:
     return np.argmin(x, axis=axis)
 
 
-def argsort(x: Array, axis: int) -> Array:
-    """The order of rising values along an axis; equal ones stay in theirs, NaN comes last."""
-    return np.argsort(x, axis=axis, kind="stable")
+def argsort(x: Array, axis: int, descending: Flag = False) -> Array:
+    """The order of rising values along an axis; equal ones stay in theirs, NaN comes last. Descending: of falling ones,
+    NaN first."""
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    order = np.argsort(np.flip(x, axis), axis=axis, kind="stable")       # rising, and equal ones last to first
+    return x.shape[axis] - 1 - np.flip(order, axis)
 
 
 def prod(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
@@ -51,8 +61,11 @@ def cumprod(x: Array, axis: int) -> Array:
     return np.cumprod(x, axis=axis)
 
 
-def cumsum(x: Array, axis: int) -> Array:
-    """Sums up to each value, of floating numbers in float64: in float32 they stop growing at 2^24."""
+def cumsum(x: Array, axis: int, reverse: bool = False) -> Array:
+    """Sums up to each value, of floating numbers in float64: in float32 they stop growing at 2^24. reverse: of those
+    from each value on."""
+    if reverse:
+        return np.flip(cumsum(np.flip(x, axis), axis), axis)
     if x.dtype.kind != "f":
         return np.cumsum(x, axis=axis)
     return np.cumsum(x, axis=axis, dtype=np.float64).astype(x.dtype, copy=False)

@@ -1,7 +1,7 @@
 """Activations beyond those of the papers: their values and gradients, in NumPy and in CUDA C++, one row each.
 
 `MORE` are rows of ACTIVATIONS (primitives.py): their gradient is a function of the result y, so that kernels which
-compute y fuse them. `OF_X` have a gradient that needs x; fewer kernels fuse these.
+compute y fuse them. `OF_X` have a gradient that needs x; fewer kernels fuse these. `LOSSES` are losses of pairs.
 """
 
 from __future__ import annotations
@@ -294,4 +294,72 @@ OF_X = {
         _gelu_tanh, _gelu_tanh_grad, f"(REAL)0.5 * x * ((REAL)1 + {_TANH})",
         f"gy * ((REAL)0.5 * ((REAL)1 + {_TANH}) + (REAL)0.5 * x * ((REAL)1 - {_TANH} * {_TANH}) * "
         f"((REAL){RATE!r} * ((REAL)1 + (REAL){3 * CUBIC!r} * fmin(x * x, (REAL)10000))))"),
+}
+
+
+# ---------------------------------------------------------------- losses of pairs
+class Loss(NamedTuple):
+    """A loss of each pair (x, t), by a number p, as NumPy and as CUDA C++ compute it, and its slopes by x and by t."""
+
+    value: Callable[[Array, Array, Array, float], Any]             # (y, x, t, p): fills y
+    slope_x: Callable[[Array, Array, Array, float], Any]           # (gx, x, t, p): fills gx
+    slope_target: Callable[[Array, Array, Array, float], Any]      # (gt, x, t, p): fills gt
+    cuda_value: str                                                # of REAL x, t, p, and d = x - t
+    cuda_slope_x: str
+    cuda_slope_target: str
+
+
+def _of_difference(value: Callable[[Array, float], Any], slope: Callable[[Array, float], Any], cuda_value: str,
+                   cuda_slope: str) -> Loss:
+    """The row of a loss of d = x - t alone; value(d, p) and slope(d, p) change d."""
+    def fill(y: Array, x: Array, t: Array, p: float) -> None:
+        value(np.subtract(x, t, out=y), p)
+
+    def fill_slope(gx: Array, x: Array, t: Array, p: float) -> None:
+        slope(np.subtract(x, t, out=gx), p)
+
+    def fill_slope_target(gt: Array, x: Array, t: Array, p: float) -> None:
+        fill_slope(gt, x, t, p)
+        np.negative(gt, out=gt)
+    return Loss(fill, fill_slope, fill_slope_target, cuda_value, cuda_slope, f"-({cuda_slope})")
+
+
+def _huber(d: Array, p: float) -> None:
+    size = np.abs(d, out=scratch("size", d.shape, d.dtype))
+    near = size <= p
+    size -= p / 2
+    size *= p
+    d *= d
+    d *= 0.5
+    choose(near, d, size, d)
+
+
+def _bce(y: Array, x: Array, t: Array, p: float) -> None:
+    """(max(x, 0) - x t) + log(1 + e^-|x|): the first is 0 where x is sure, and the second less than its rounding"""
+    np.abs(x, out=y)
+    np.negative(y, out=y)
+    np.exp(y, out=y)
+    np.log1p(y, out=y)
+    product, line = (scratch(name, x.shape, x.dtype) for name in ("product", "line"))
+    np.maximum(x, 0, out=line)
+    line -= np.multiply(x, t, out=product)
+    y += line
+
+
+def _bce_slope(gx: Array, x: Array, t: Array, p: float) -> None:
+    over_exp(gx, x, 1)
+    gx -= t
+
+
+LOSSES = {
+    "mse": _of_difference(lambda d, p: np.multiply(d, d, out=d), lambda d, p: np.multiply(d, 2, out=d), "d * d",
+                          "(REAL)2 * d"),
+    # NumPy takes ten times as long for signs in place
+    "l1": _of_difference(lambda d, p: np.abs(d, out=d), lambda d, p: np.copyto(d, np.sign(d)), "fabs(d)",
+                         "d > (REAL)0 ? (REAL)1 : d < (REAL)0 ? (REAL)-1 : d"),
+    "huber": _of_difference(_huber, lambda d, p: np.clip(d, -p, p, out=d),
+                            "fabs(d) <= p ? d * d * (REAL)0.5 : (fabs(d) - p * (REAL)0.5) * p",
+                            "d > p ? p : d < -p ? -p : d"),
+    "bce": Loss(_bce, _bce_slope, lambda gt, x, t, p: np.negative(x, out=gt),
+                "(x < (REAL)0 ? (REAL)0 : x) - x * t + log1p(exp(-fabs(x)))", f"{_SIGMOID} - t", "-x"),
 }

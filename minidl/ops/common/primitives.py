@@ -99,7 +99,8 @@ PRIMITIVES: dict[str, Primitive] = {
     # elementwise
     **dict.fromkeys(("add", "sub", "mul", "div", "neg", "pow", "pow_grad_x", "pow_grad_p"), PLAIN),
     **dict.fromkeys(("exp", "log", "sqrt", "gt", "ge", "lt", "le", "eq", "ne", "copy"), PLAIN),
-    **dict.fromkeys(("abs", "sign", "maximum", "minimum", "where", "cast"), PLAIN),
+    **dict.fromkeys(("abs", "sign", "maximum", "minimum", "where", "cast", "clip", "clip_grad_x"), PLAIN),
+    **dict.fromkeys(("rsqrt", "rsqrt_grad_x"), PLAIN),
     **dict.fromkeys(ACTIVATIONS, Primitive("i", "i", "activation")),
     **dict.fromkeys((f"{act}_grad_x" for act in ACTIVATIONS), Primitive("ii", "i", "activation_grad_x")),
     **dict.fromkeys((f"{act}{part}" for act in OF_X for part in ("", "_grad_x")), PLAIN),
@@ -109,14 +110,17 @@ PRIMITIVES: dict[str, Primitive] = {
     **dict.fromkeys(("sum", "sum_to", "mean", "max", "max_grad_x", "argmax", "min", "argmin", "argsort"), PLAIN),
     **dict.fromkeys(("softmax", "softmax_grad_x", "log_softmax", "log_softmax_grad_x"), PLAIN),
     **dict.fromkeys(("spread", "ones_like"), Primitive(shares=True)), "cumsum": PLAIN, "prod": PLAIN, "cumprod": PLAIN,
-    **dict.fromkeys(("normalize", "normalize_by", "normalize_grad", "normalize_grad_x", "normalize_act_grad"), PLAIN),
+    **dict.fromkeys(("variance", "variance_grad_x", "norm", "norm_grad_x"), PLAIN),
+    **dict.fromkeys(("normalize", "normalize_by", "normalize_by_grad", "normalize_by_grad_x"), PLAIN),
+    **dict.fromkeys(("normalize_grad", "normalize_grad_x", "normalize_act_grad"), PLAIN),
     "batch_norm": Primitive(changes=(3, 4), effect=True, update=True),
     "batch_norm_act": Primitive(changes=(4, 5), effect=True, update=True),
     # shapes and indices
     "reshape": Primitive("ic", "i", "reshape", shares=True),
     "transpose": Primitive(shares=True), "concatenate": PLAIN, "pad": PLAIN,
     "getitem": Primitive(shares=True, indexed=True),
-    "getitem_grad_x": Primitive(indexed=True), "embedding_grad_w": PLAIN,
+    **dict.fromkeys(("getitem_grad_x", "take_along", "take_along_grad_x"), Primitive(indexed=True)),
+    "embedding_grad_w": PLAIN, "add_parts": PLAIN,
     "setitem": Primitive(changes=(0,), effect=True, update=True, indexed=True),
     # products
     **dict.fromkeys(("matmul", "matmul_grad_x", "matmul_grad_y", "matmul_sum", "linear_and_act"), PLAIN),
@@ -138,10 +142,12 @@ PRIMITIVES: dict[str, Primitive] = {
     "avg_pool2d": Primitive("ic", "i", "avg_pool2d"),
     "avg_pool2d_grad_x": Primitive("ic", "i", "avg_pool2d_grad_x"),
     "avg_pool2d_grad_act": Primitive("iicc", "i", "avg_pool2d_grad_x"),
+    "adaptive_avg_pool2d": PLAIN, "adaptive_avg_pool2d_grad_x": PLAIN,
     "conv2d_norm": PLAIN, "conv2d_norm_act": PLAIN, "max_pool2d": PLAIN, "max_pool2d_grad_x": PLAIN,
     # loss
     "check_labels": Primitive(effect=True),
-    "cross_entropy": PLAIN, "cross_entropy_grad_x": PLAIN,
+    "cross_entropy": PLAIN, "cross_entropy_grad_x": PLAIN, "nll": PLAIN, "nll_grad_x": PLAIN,
+    **dict.fromkeys(("pair_loss", "pair_loss_grad_target", "pair_loss_grad_x"), PLAIN),
     "cross_entropy_with_grad": Primitive("ilcc", "si", "cross_entropy"),
     "update_metrics": Primitive(changes=(0,), effect=True, counter=True),
     # batches, the update, and regions

@@ -17,7 +17,9 @@ from .choice import *
 from .conv import *
 from .data import *
 from .layers.activation import *
+from .layers.adaptive import *
 from .layers.attention import *
+from .layers.criteria import *
 from .layers.fused import *
 from .layers.linear import *
 from .layers.lookup import *
@@ -32,6 +34,7 @@ from .optim.updates import *
 from .reduce import *
 from .reduce.ranks import *
 from .reduce.running import *
+from .reduce.squares import *
 from .region import *
 
 

@@ -9,7 +9,8 @@ from ..common.curves import choose
 from ..common.primitives import Array
 from .parallel import TEMPORARY_BYTES, elementwise, empty, parallel_for
 
-__all__ = ["dropout", "dropout_grad_x", "maximum", "minimum", "pow", "where"]
+__all__ = ["clip", "clip_grad_x", "dropout", "dropout_grad_x", "maximum", "minimum", "pow", "rsqrt", "rsqrt_grad_x",
+           "where"]
 
 MIN_SIZE = 4096                            # smaller ones are in a cache, and one call of NumPy is the least
 
@@ -40,6 +41,33 @@ def pow(x: Array, p: Array | float, out: Array | None = None) -> Array:
     if out is None:
         return elementwise(work, x)
     return np.multiply(x, x if p == 2 else np.square(x), out=out)
+
+
+def clip(x: Array, low: float | None, high: float | None, out: Array | None = None) -> Array:
+    return np.clip(x, low, high, out=out) if x.size >= MIN_SIZE else choice.clip(x, low, high, out)
+
+
+def clip_grad_x(gy: Array, x: Array, low: float | None, high: float | None) -> Array:
+    gx = gy if low is None else where(np.greater_equal(x, low), gy, 0)
+    return gx if high is None else where(np.less_equal(x, high), gx, 0)
+
+
+def rsqrt(x: Array) -> Array:
+    """1 / sqrt(x) of floating numbers."""
+    def work(y: Array, x: Array) -> None:
+        np.sqrt(x, out=y)
+        np.divide(1, y, out=y)
+    return elementwise(work, x)
+
+
+def rsqrt_grad_x(gy: Array, y: Array) -> Array:
+    """-y^3 gy / 2"""
+    def work(gx: Array, gy: Array, y: Array) -> None:
+        np.multiply(y, y, out=gx)
+        gx *= y
+        gx *= gy
+        gx *= -0.5
+    return elementwise(work, gy, y)
 
 
 def where(condition: Array, x: Array | float, y: Array | float) -> Array:

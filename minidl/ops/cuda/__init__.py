@@ -20,12 +20,15 @@ from .layers.linear import *
 from .layers.linear.fused import *
 from .layers.linear.matmul import *
 from .layers.loss import *
+from .layers.loss.criteria import *
 from .layers.norm import *
 from .layers.norm.fused import *
 from .layers.pool import *
 from .nhwc import *
 from .optim import *
 from .reduce.ranks import *
+from .reduce.running import *
+from .reduce.squares import *
 from .region import *
 
 from .layers.linear.by_pixels import *  # isort: skip  # in the place of linear's: it passes on what it does not do

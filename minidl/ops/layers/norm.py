@@ -81,10 +81,10 @@ def _batch_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None 
     column, axes = (-1, *(1,) * (len(x.shape) - 2)), (0, *range(2, len(x.shape)))
     if mean is not None:                   # in evaluation: x times a number per channel, plus another
         def backward_by(gy, need):
-            scale = k.div(1 if weight is None else weight, k.sqrt(k.add(var, eps)))
-            return (k.mul(gy, k.reshape(scale, column)) if need[0] else None,
-                    k.sum(k.mul(gy, k.normalize_by(x, mean, var, None, None, eps, g)), axes) if need[1] else None,
-                    k.sum(gy, axes) if need[2] else None, None, None)
+            if not (need[1] or need[2]):
+                return k.normalize_by_grad_x(gy, var, weight, eps, g), None, None, None, None
+            gx, gw, gb = k.normalize_by_grad(gy, x, mean, var, weight, eps, g)
+            return gx if need[0] else None, gw if need[1] else None, gb if need[2] else None, None, None
         return k.normalize_by(x, mean, var, weight, bias, eps, g), backward_by
 
     if world is not None:                  # over the images of all ranks

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from ...core.tensor import Tensor
-from ..arrays.arrange import concatenate, expand
-from ..arrays.basic import mean
-from ..arrays.indexing import getitem
+from ..arrays.arrange import expand
 from ..arrays.shapes import reshape, transpose
 from ..common.geometry import Padding, Pair, conv_geometry, edges, is_int, pair
 from ..common.op import also, op
@@ -146,12 +144,11 @@ def adaptive_avg_pool2d(x: Tensor, output_size: Size) -> Tensor:
     sizes = [m if n is None else n for n, m in zip(asked, x.shape[2:], strict=True)]
     if not any(m % n for n, m in zip(sizes, x.shape[2:], strict=True)):                # all windows are alike
         return avg_pool2d(x, size=(x.shape[2] // sizes[0], x.shape[3] // sizes[1]))
-    return _along(_along(x, 2, sizes[0]), 3, sizes[1])
+    return _adaptive_avg_pool2d(x, size=(sizes[0], sizes[1]))
 
 
-def _along(x: Tensor, axis: int, count: int) -> Tensor:
-    """The means of so many parts of an axis."""
-    size = x.shape[axis]
-    parts = [slice(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
-    return concatenate([mean(getitem(x, (*[slice(None)] * axis, part)), axis=axis, keepdims=True) for part in parts],
-                       axis)
+@op
+def _adaptive_avg_pool2d(k, x: Tensor, *, size: tuple[int, int]):
+    before = x.shape[2:]
+    y = k.adaptive_avg_pool2d(x if x.dtype.kind == "f" else k.cast(x, "float64"), size)
+    return y, lambda gy, need: (k.adaptive_avg_pool2d_grad_x(gy, before),)

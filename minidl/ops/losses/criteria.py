@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ...core.tensor import Tensor
-from ..arrays.select import abs
 from ..common.op import op
 from .loss import REDUCTIONS, _labels
 from .nll import nll
@@ -40,8 +41,17 @@ def _alike(name: str, x: Tensor, target: Tensor, reduction: str) -> None:
         raise ValueError(f"{name}: reduction {reduction!r} is not one of {', '.join(REDUCTIONS)}")
 
 
-def _reduced(losses: Tensor, reduction: str) -> Tensor:
-    return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
+def of_pairs(k, x, target, loss: str, reduction: str, number: float = 0.0):
+    """The body of a loss of pairs: a row of LOSSES, reduced."""
+    def backward(gy, need):
+        return (k.pair_loss_grad_x(gy, x, target, loss, number, reduction) if need[0] else None,
+                k.pair_loss_grad_target(gy, x, target, loss, number, reduction) if need[1] else None)
+    return k.pair_loss(x, target, loss, number, reduction), backward
+
+
+@op(floating=True)
+def _mse_loss(k, x: Tensor, target: Tensor, *, reduction: str):
+    return of_pairs(k, x, target, "mse", reduction)
 
 
 def mse_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
@@ -53,8 +63,12 @@ def mse_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     2.0
     """
     _alike("mse_loss", x, target, reduction)
-    difference = x - target
-    return _reduced(difference * difference, reduction)
+    return _mse_loss(x, target, reduction=reduction)
+
+
+@op(floating=True)
+def _l1_loss(k, x: Tensor, target: Tensor, *, reduction: str):
+    return of_pairs(k, x, target, "l1", reduction)
 
 
 def l1_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
@@ -66,19 +80,12 @@ def l1_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     1.0
     """
     _alike("l1_loss", x, target, reduction)
-    return _reduced(abs(x - target), reduction)
+    return _l1_loss(x, target, reduction=reduction)
 
 
 @op(floating=True)
-def _huber_loss(k, x: Tensor, target: Tensor, *, delta: float):
-    d = k.sub(x, target)
-    size = k.abs(d)
-    y = k.where(k.le(size, delta), k.mul(k.mul(d, d), 0.5), k.mul(k.sub(size, delta / 2), delta))
-
-    def backward(gy, need):
-        gx = k.mul(gy, k.minimum(k.maximum(d, -delta), delta))
-        return gx, k.neg(gx) if need[1] else None
-    return y, backward
+def _huber_loss(k, x: Tensor, target: Tensor, *, delta: float, reduction: str):
+    return of_pairs(k, x, target, "huber", reduction, delta)
 
 
 def huber_loss(x: Tensor, target: Tensor, *, reduction: str = "mean", delta: float = 1.0) -> Tensor:
@@ -92,24 +99,29 @@ def huber_loss(x: Tensor, target: Tensor, *, reduction: str = "mean", delta: flo
     _alike("huber_loss", x, target, reduction)
     if not delta > 0:
         raise ValueError(f"huber_loss: delta is {delta!r} but must be above 0")
-    return _reduced(_huber_loss(x, target, delta=float(delta)), reduction)
+    return _huber_loss(x, target, delta=float(delta), reduction=reduction)
 
 
 @op(floating=True)
-def _binary_cross_entropy_with_logits(k, x: Tensor, target: Tensor, pos_weight: Tensor | None = None):
-    small = k.softplus(k.neg(k.abs(x)))                # log(1 + e^-|x|), also where that is less than 1's rounding
+def _binary_cross_entropy_with_logits(k, x: Tensor, target: Tensor, pos_weight: Tensor | None = None, *,
+                                      reduction: str):
     if pos_weight is None:
-        def backward(gy, need):
-            return (k.mul(gy, k.sub(k.sigmoid(x), target)), k.neg(k.mul(gy, x)) if need[1] else None, None)
-        return k.add(k.sub(k.maximum(x, 0), k.mul(x, target)), small), backward
-
+        y, of_pairs_backward = of_pairs(k, x, target, "bce", reduction)
+        return y, lambda gy, need: (*of_pairs_backward(gy, need), None)
+    axes = tuple(range(len(x.shape)))
+    count = max(1, math.prod(x.shape))
+    small = k.softplus(k.neg(k.abs(x)))                # log(1 + e^-|x|), also where that is less than 1's rounding
     no, yes = k.add(small, k.maximum(x, 0)), k.add(small, k.maximum(k.neg(x), 0))      # the loss for target 0 and 1
     rest, weighted = k.sub(1, target), k.mul(target, pos_weight)
 
-    def backward_weighted(gy, need):
+    def backward(gy, need):
+        gy = k.div(gy, count) if reduction == "mean" else gy
         gx = k.sub(k.mul(rest, k.sigmoid(x)), k.mul(weighted, k.sigmoid(k.neg(x))))
         return k.mul(gy, gx), k.mul(gy, k.sub(k.mul(yes, pos_weight), no)) if need[1] else None, None
-    return k.add(k.mul(rest, no), k.mul(weighted, yes)), backward_weighted
+    y = k.add(k.mul(rest, no), k.mul(weighted, yes))
+    if reduction != "none":
+        y = k.sum(y, axes) if reduction == "sum" else k.mean(y, axes)
+    return y, backward
 
 
 def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, *, reduction: str = "mean",
@@ -128,4 +140,4 @@ def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, *, reduction: st
     if len(ends) > x.ndim or any(n not in (1, m) for n, m in zip(ends[::-1], x.shape[::-1], strict=False)):
         raise ValueError(f"{name}: pos_weight has shape {ends}, which does not broadcast to x's {x.shape}; "
                          "give one value for each class, the last axis")
-    return _reduced(_binary_cross_entropy_with_logits(x, target, pos_weight), reduction)
+    return _binary_cross_entropy_with_logits(x, target, pos_weight, reduction=reduction)

@@ -16,36 +16,12 @@ from ..common.op import op
 @op(index=("labels",), floating=True)
 def _nll_loss(k, log_p: Tensor, labels: Tensor, weight: Tensor | None = None, *, reduction: str, smoothing: float = 0.0,
               ignored: int | None = None):
-    """-(sum over classes of target * log_p) of each row, reduced: log_p (n,classes), labels (n,), weight (classes,).
-
-    A row's target is (1 - s) weight[label] on its label plus s / classes times each class's weight; 0 everywhere where
-    the label is ignored, and NaN where it is no class. "mean" divides by the sum of weight[label], as PyTorch does.
-    Written with comparisons in place of indices: no sum depends on an order, and nothing waits for the device.
-    """
-    n, classes = log_p.shape
-    label = k.reshape(labels, (n, 1))
-    ones = k.ones_like(log_p)
-    on_label = k.where(k.eq(k.sub(k.cumsum(ones, 1), 1), label), ones, 0)              # is this the label's column?
-    known = k.where(k.eq(k.sum(on_label, (1,), True), 0), math.nan, 1)
-    counts = known if ignored is None else k.where(k.eq(label, ignored), 0, known)
-    weights = ones if weight is None else k.mul(ones, weight)
-    of_label = k.mul(k.mul(on_label, weights), counts)
-    target = of_label
-    if smoothing:
-        everywhere = k.mul(k.mul(weights, counts), smoothing / max(1, classes))
-        target = k.add(k.mul(of_label, 1 - smoothing), everywhere)
-    losses = k.neg(k.sum(k.where(k.eq(target, 0), 0, k.mul(target, log_p)), (1,)))     # log_p may be infinite there
-    if reduction == "mean":
-        total = k.sum(of_label, (0, 1))
-        nothing = k.eq(total, 0)           # counts: its mean is NaN, and its gradient 0
-        share = k.where(nothing, 0, k.div(1, k.where(nothing, 1, total)))
-        loss = k.mul(k.sum(losses, (0,)), k.where(nothing, math.nan, share))
-    else:
-        loss = losses if reduction == "none" else k.sum(losses, (0,))
+    """-(sum over classes of target * log_p) of each row, reduced: log_p (n,classes), labels (n,), weight (classes,)."""
+    loss, total = k.nll(log_p, labels, weight, reduction, smoothing, ignored)
+    classes = log_p.shape[1]
 
     def backward(gy, need):
-        each = k.reshape(gy, (n, 1)) if reduction == "none" else k.mul(gy, share) if reduction == "mean" else gy
-        return k.neg(k.where(k.eq(target, 0), 0, k.mul(target, each))), None, None
+        return k.nll_grad_x(gy, classes, labels, weight, total, reduction, smoothing, ignored), None, None
     return loss, backward
 
 

@@ -1,4 +1,4 @@
-"""The gradient of rows that were taken by number, on NumPy arrays."""
+"""Values by their numbers, and what gradients of these add up, on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...common import shared
 from ...common.primitives import Array, Index
 from ..parallel import empty
 
-__all__ = ["embedding_grad_w", "getitem_grad_x"]
+__all__ = ["add_parts", "embedding_grad_w", "getitem_grad_x", "take_along", "take_along_grad_x"]
 
 
 def _order(ids: Array, rows: int) -> Array:
@@ -46,6 +46,31 @@ def embedding_grad_w(gy: Array, ids: Array, rows: int) -> Array:
         rank >>= 1
     gw[ids[left]] = sums[left]
     return gw
+
+
+def add_parts(gys: tuple[Array, ...], indices: tuple[Index, ...], shape: tuple[int, ...]) -> Array:
+    """Zeros of a shape, to which gradients are added where indices, which give views, say."""
+    gx = empty(shape, gys[0].dtype)
+    gx.fill(0)
+    for gy, index in zip(gys, indices, strict=True):
+        gx[index] += gy
+    return gx
+
+
+def _along(index: Array, axis: int) -> tuple[Array, ...]:
+    """An index of all axes, of which all but one count through an array."""
+    grids = [np.arange(n).reshape(-1, *(1,) * (index.ndim - 1 - a)) for a, n in enumerate(index.shape)]
+    return (*grids[:axis], index, *grids[axis + 1:])
+
+
+def take_along(x: Array, index: Array, axis: int) -> Array:
+    """x's values by their numbers along an axis: index has x's shape, or less along other axes, and gives y's."""
+    return x[_along(index, axis)]
+
+
+def take_along_grad_x(gy: Array, index: Array, shape: tuple[int, ...], axis: int, once: bool) -> Array:
+    """The gradient of take_along by x, of a shape. once: no element was taken twice."""
+    return getitem_grad_x(gy, _along(index, axis), shape, once)
 
 
 def getitem_grad_x(gy: Array, index: Index, shape: tuple[int, ...], once: bool) -> Array:

@@ -10,7 +10,8 @@ from ..parallel import empty, images_per_chunk, parallel_for, scratch
 from ..reduce import sum
 from ..reduce.along import dots
 
-__all__ = ["batch_norm", "normalize", "normalize_by", "normalize_grad", "normalize_grad_x"]
+__all__ = ["batch_norm", "normalize", "normalize_by", "normalize_by_grad", "normalize_by_grad_x", "normalize_grad",
+           "normalize_grad_x"]
 
 MAX_BESIDE = 1 << 16                       # numbers
 
@@ -92,6 +93,19 @@ def normalize_by(x: Array, mean: Array, var: Array, w: Array | None, b: Array | 
                  g: NormGeometry) -> Array:
     """(x - mean) / root of (var + eps) * w + b, by what is known of each set."""
     return normalized(x, mean, _rstd(var, eps), w, b, g)
+
+
+def normalize_by_grad_x(gy: Array, var: Array, w: Array | None, eps: float, g: NormGeometry) -> Array:
+    """gy / root of (var + eps) * w"""
+    return normalize_by(gy, np.zeros_like(var), var, w, None, eps, g)
+
+
+def normalize_by_grad(gy: Array, x: Array, mean: Array, var: Array, w: Array | None, eps: float,
+                      g: NormGeometry) -> tuple[Array, Array, Array]:
+    """The gradients by x, weight (the sum of gy * z over each channel, z without weight) and bias (the sum of gy)."""
+    z, channels = normalize_by(x, mean, var, None, None, eps, g), (g.n, g.groups, g.inner)
+    gw, gb = (sum(np.reshape(each, channels), (0, 2)) for each in (gy * z, gy))
+    return normalize_by_grad_x(gy, var, w, eps, g), gw, gb
 
 
 def normalized(x: Array, mean: Array, rstd: Array, w: Array | None, b: Array | None, g: NormGeometry) -> Array:

@@ -13,13 +13,13 @@ from ..parallel import TEMPORARY_BYTES, empty, parallel_for, scratch
 __all__ = ["cumsum"]
 
 
-def cumsum(x: Array, axis: int) -> Array:
+def cumsum(x: Array, axis: int, reverse: bool = False) -> Array:
     """As ops.common.choice.cumsum: in float64, by blocks that stay in the cache."""
     if x.dtype.kind != "f" or x.size == 0:
-        return choice.cumsum(x, axis)
+        return choice.cumsum(x, axis, reverse)
     length, inner, numbers = x.shape[axis], math.prod(x.shape[axis + 1:]), TEMPORARY_BYTES // 8
     y = empty(x.shape, x.dtype)
-    values, sums = (each.reshape(-1, length, inner) for each in (x, y))
+    values, sums = (each.reshape(-1, length, inner)[:, ::-1 if reverse else 1] for each in (x, y))
     lines = max(1, min(length, numbers // inner))
 
     def work(i: int, j: int) -> None:

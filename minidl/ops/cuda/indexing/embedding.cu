@@ -1,9 +1,9 @@
 // The gradient of rows that were taken by number: gw[r] = the sum of gy[i] over all i with ids[i] = r, in their order.
 //
-// gy (n, d), ids (n,), gw (shares, rows, d): a share is `each` of the n. A warp owns a row of gw and 128 of its columns, of which each lane has every 32nd.
-// It reads the ids 32 at a time, and a vote says which of them name its row: so nothing is sorted, no two warps write
-// the same place, and nothing waits for the host. Requires: a grid of (warps that
-// cover rows, blocks of 128 that cover d, shares).
+// gy (n, d), ids (n,), of which those below 0 count from the end, gw (shares, rows, d): a share is `each` of the n. A
+// warp owns a row of gw and 128 of its columns, of which each lane has every 32nd. It reads the ids 32 at a time, and a
+// vote says which of them name its row: so nothing is sorted, no two warps write the same place, and nothing waits for
+// the host. Requires: a grid of (warps that cover rows, blocks of 128 that cover d, shares).
 #include "include/common.cuh"
 
 constexpr int COLUMNS = 4;
@@ -16,7 +16,8 @@ extern "C" __global__ void embedding_grad_w(const REAL* gy, const long long* ids
     REAL sum[COLUMNS] = {};
     const int end = imin(n, (blockIdx.z + 1) * each);
     for (int i = blockIdx.z * each; i < end; i += 32) {
-        unsigned found = __ballot_sync(~0u, i + lane < end && ids[i + lane] == row);
+        const long long id = i + lane < end ? ids[i + lane] : rows;
+        unsigned found = __ballot_sync(~0u, (id < 0 ? id + rows : id) == row);
         for (; found; found &= found - 1) {
             const REAL* from = gy + (long long)(i + __ffs(found) - 1) * d;
 #pragma unroll

@@ -4,6 +4,7 @@ from .device import multiprocessors
 
 THREADS = 256                              # per block, where nothing asks for another number
 LONG_ROW = 1024                            # elements of a row from which a whole block shares it
+MAX_BLOCKS_AT_ONCE = 512                   # which a large GPU runs beside each other
 
 
 def blocks(count: int, threads: int) -> int:
@@ -16,8 +17,10 @@ def spread(count: int) -> int:
     return min(blocks(count, THREADS), 16 * multiprocessors())
 
 
-def lanes_per_row(size: int, inner: int = 1) -> int:
-    """How many threads share a row: one where elements are apart, so that neighbours read neighbours."""
+def lanes_per_row(size: int, inner: int = 1, rows: int = 0) -> int:
+    """How many threads share a row: one where elements are apart, so that neighbours read neighbours. rows: how many
+    there are; where they leave a GPU idle by a warp each, they have a block each."""
     if inner > 1:
         return 1
-    return THREADS if size >= LONG_ROW else min(32, 1 << max(0, size - 1).bit_length())
+    long = THREADS if 0 < rows <= MAX_BLOCKS_AT_ONCE else LONG_ROW
+    return THREADS if size >= long else min(32, 1 << max(0, size - 1).bit_length())

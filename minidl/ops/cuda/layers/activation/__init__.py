@@ -1,6 +1,7 @@
-"""Activations, softmax and dropout on CuPy arrays."""
+"""Activations, softmax, dropout and a few elementwise functions on CuPy arrays."""
 
 from .dropout import *
 from .elementwise import *
+from .formulas import *
 from .softmax import *
 from .sums import *

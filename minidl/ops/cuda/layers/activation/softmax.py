@@ -19,7 +19,8 @@ def _rows(shape: tuple[int, ...], axis: int) -> tuple[int, int, int, int, int]:
     """(blocks, rows, size, inner, lanes) of softmax along an axis."""
     size, inner = shape[axis], math.prod(shape[axis + 1:])
     rows = math.prod(shape) // max(1, size)
-    return launch.blocks(rows * (lanes := launch.lanes_per_row(size, inner)), launch.THREADS), rows, size, inner, lanes
+    lanes = launch.lanes_per_row(size, inner, rows)
+    return launch.blocks(rows * lanes, launch.THREADS), rows, size, inner, lanes
 
 
 def _along(name: str, axis: int, *arrays: Array) -> Array:

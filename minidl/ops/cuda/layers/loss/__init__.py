@@ -46,7 +46,7 @@ def cross_entropy(x: Array, labels: Array, reduction: str, smoothing: float) -> 
         launch.kernel("layers/loss/cross_entropy.cu", "cross_entropy_all", real)(
             (1,), (threads,), x, labels, log_p, total, n, classes, lanes, smoothing, 1 - smoothing, divisor)
         return total, log_p
-    losses, lanes = launch.empty((n,), x.dtype), launch.lanes_per_row(classes)
+    losses, lanes = launch.empty((n,), x.dtype), launch.lanes_per_row(classes, rows=n)
     launch.kernel("layers/loss/cross_entropy.cu", "cross_entropy_rows", real)(
         (launch.blocks(n * lanes, launch.THREADS),), (launch.THREADS,), x, labels, log_p, losses, n, classes, lanes,
         smoothing, 1 - smoothing)

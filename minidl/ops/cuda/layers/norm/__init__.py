@@ -13,7 +13,8 @@ from ....common.primitives import Array
 from ... import launch
 from ...reduce import sum_first
 
-__all__ = ["batch_norm", "normalize", "normalize_by", "normalize_grad", "normalize_grad_x"]
+__all__ = ["batch_norm", "normalize", "normalize_by", "normalize_by_grad", "normalize_by_grad_x", "normalize_grad",
+           "normalize_grad_x"]
 
 FILE, THREADS = "layers/norm/norm.cu", launch.THREADS
 ELEMENTS_PER_THREAD = 16                   # up to which a set's values have more teams,
@@ -96,6 +97,24 @@ def normalize_by(x: Array, mean: Array, var: Array, w: Array | None, b: Array | 
     y = launch.empty(x.shape, x.dtype)
     plan_of(g, x, y).run("normalize_by", x, mean, var, w, b, y, eps)
     return y
+
+
+def normalize_by_grad_x(gy: Array, var: Array, w: Array | None, eps: float, g: NormGeometry) -> Array:
+    """gy / root of (var + eps) * w"""
+    gx = launch.empty(gy.shape, gy.dtype)
+    plan_of(g, gy, gx).run("normalize_by_grad", gy, None, None, var, w, gx, None, eps)
+    return gx
+
+
+def normalize_by_grad(gy: Array, x: Array, mean: Array, var: Array, w: Array | None, eps: float,
+                      g: NormGeometry) -> tuple[Array, Array, Array]:
+    """The gradients by x, weight (the sum of gy * z over each channel, z without weight) and bias (the sum of gy)."""
+    gx = launch.empty(gy.shape, gy.dtype)
+    plan = plan_of(g, gy, x, gx)
+    sums = launch.empty((plan.splits, 2, *g.sets), gy.dtype)
+    plan.run("normalize_by_grad", gy, x, mean, var, w, gx, sums, eps)
+    gb, gw = sums[0] if plan.splits == 1 else sum_first(sums)
+    return gx, gw, gb
 
 
 def normalize_grad_x(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: NormGeometry) -> Array:

@@ -177,6 +177,35 @@ extern "C" __global__ void normalize_by(const REAL* __restrict__ x, const REAL* 
     }
 }
 
+// gx = gy * rstd * w by moments that are known; and where sums (splits, 2, sets) are asked for, those of gy and of gy * z
+// over each team's elements, with z = (x - mean) * rstd.
+extern "C" __global__ void normalize_by_grad(const REAL* __restrict__ gy, const REAL* __restrict__ x, const REAL* mean,
+                                             const REAL* var, const REAL* w, REAL* __restrict__ gx, REAL* sums,
+                                             REAL eps, Norm g) {
+    Team t(g);
+    const bool live = t.splits();
+    const REAL rstd = live ? (REAL)1 / sqrt(var[t.set] + eps) : (REAL)0, center = live && sums ? mean[t.set] : (REAL)0;
+    const REAL scale = live && w ? rstd * w[t.set] : rstd;
+    REAL sum = 0, product = 0;
+    for (; t.more(); t.next()) {
+        const Run gys = t.in(gy), xs = sums ? t.in(x) : Run{};
+        Run gxs;
+        EACH(j) {
+            sum += gys.v[j];
+            product += gys.v[j] * ((xs.v[j] - center) * rstd);
+            gxs.v[j] = gys.v[j] * scale;
+        }
+        t.put(gx, gxs);
+    }
+    if (!sums) return;
+    sum = reduce(sum, g.lanes, false);
+    product = reduce(product, g.lanes, false);
+    if (live && t.lane == 0) {
+        sums[2 * t.split * g.sets + t.set] = sum;
+        sums[(2 * t.split + 1) * g.sets + t.set] = product;
+    }
+}
+
 // Of a team's elements: gz = gy * w, where w is given, and z = (x - mean) * rstd; and which set's mean that is.
 __device__ __forceinline__ void at_element(const Team& t, const REAL* __restrict__ gy, const REAL* __restrict__ x,
                                            const REAL* w, const REAL* mean, const REAL* rstd, int row, Run& gz,

@@ -47,13 +47,19 @@ AnyForm = Form | conv_tma.Form | conv_images.Form
 
 class Plan(NamedTuple):
     """The shape of what is stored, and what launches the kernels for it, given x, w, b, y and what else
-    conv_tma.product asks for. then: what the tile stores in place of y (conv_tma.THEN). cost: the time, in slabs of
-    128 pixels by one filter."""
+    conv_tma.product asks for. then: what the tile stores in place of y (conv_tma.THEN)."""
 
     y: tuple[int, ...]
     then: str
     run: Callable[..., cupy.ndarray | None]
-    cost: float = math.inf
+
+
+class Way(NamedTuple):
+    """The time that a plan would take, in slabs of 128 pixels by one filter, and what makes it: kernels that are named
+    are compiled, so only the cheapest way's are."""
+
+    cost: float
+    plan: Callable[[], Plan]
 
 
 def _constants(form: Form, dtype: np.dtype, mode: str, wide: tuple[bool, bool], divided: bool, chunked: bool,
@@ -136,9 +142,9 @@ def _can(then: str, tiles: conv_tma.Tiles | conv_images.Tiles | None, m: int) ->
     return isinstance(tiles, conv_tma.Tiles) and conv_tma.can(then, tiles, m)
 
 
-@functools.lru_cache(maxsize=1024)
-def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool, act: str | None,
-          form: AnyForm | None, then: str) -> Plan:
+def _straight(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool, act: str | None,
+              form: AnyForm | None, then: str) -> Way:
+    """By one product."""
     sizes, each = _sizes(back, g), 16 // dtype.itemsize
     channels, m, high, across = (sizes[name] for name in ("c", "m", "oh", "ow"))
     sizes["c"] = c = _channels(channels, g.n * sizes["h"] * sizes["w"], g.kh * g.kw, each)
@@ -161,72 +167,153 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     chunked = chunked or by_tiles is not None
     sums = 8 * each * (taps * launch.blocks(c, 8 * each) if chunked else slabs)
     if then != "y" and not (wide[1] and _can(then, by_tiles, m)):
-        plan = _plan(back, g, dtype, mode, aligned, act if then == "maxima" else None, form, "y")
-        return plan._replace(cost=plan.cost + _copying(pixels * m, dtype))
-    if few:
-        sizes["c"] = channels
-        at_once = conv_few.product(few, dtype, mode, g.n, high, across, m, g.kh * g.kw,
-                                   (channels == each and aligned, wide[1]), act)
-        struct = launch.by_value("ConvNhwc", sum=0, filters=0, **sizes)
-        return Plan((g.n, high, across, m), "y", lambda x, w, b, y: at_once(x, w, b, y, struct, back))
-    if by_tiles:
-        beside = by_tiles.form.filters
-        if isinstance(by_tiles, conv_tma.Tiles):
-            product = conv_tma.product(by_tiles, dtype, mode, c, high, across, m, wide[1], act, then)
-        else:
-            product = conv_images.product(by_tiles, dtype, mode, wide[1], act)
-    elif best:
-        beside, divided = best.filters, back and (g.sh, g.sw) != (1, 1)
-        product = launch.kernel(FILE, "conv_nhwc", *_constants(
-            best, dtype, mode, wide, divided, chunked, act, hopper)).sized(
-                (_tiles(best, pixels, m),), (256,), _shared(best, mode, slabs))
-    else:
+        way = _straight(back, g, dtype, mode, aligned, act if then == "maxima" else None, form, "y")
+        return way._replace(cost=way.cost + _copying(pixels * m, dtype))
+    if not (few or by_tiles or best):
         raise ValueError(f"conv2d_nhwc: sums of {g.kh * g.kw * c} terms in {mode} take "
                          f"{min(_shared(form, mode, slabs) for form in FORMS[mode])} bytes of shared memory but a "
                          f"block has {launch.most_shared()}; use another precision, or images in NCHW")
+    shape = (g.n, high // 2, across // 2, m) if then == "maxima" else (g.n, high, across, m)
 
-    filters = launch.blocks(m, beside) * beside
+    def at_once() -> Plan:
+        assert few
+        product = conv_few.product(few, dtype, mode, g.n, high, across, m, g.kh * g.kw,
+                                   (channels == each and aligned, wide[1]), act)
+        struct = launch.by_value("ConvNhwc", sum=0, filters=0, **sizes | {"c": channels})
+        return Plan(shape, "y", lambda x, w, b, y: product(x, w, b, y, struct, back))
 
-    def prepare(name: str, size: int) -> Callable[..., None]:
-        return launch.kernel(PACK_FILE, name, *_pack_constants(dtype, mode, chunked, beside)).sized(
-            (launch.spread(size),), (launch.THREADS,))
+    def packed() -> Plan:
+        if isinstance(by_tiles, conv_tma.Tiles):
+            product = conv_tma.product(by_tiles, dtype, mode, c, high, across, m, wide[1], act, then)
+        elif by_tiles:
+            product = conv_images.product(by_tiles, dtype, mode, wide[1], act)
+        elif best:
+            divided = back and (g.sh, g.sw) != (1, 1)
+            product = launch.kernel(FILE, "conv_nhwc", *_constants(
+                best, dtype, mode, wide, divided, chunked, act, hopper)).sized(
+                    (_tiles(best, pixels, m),), (256,), _shared(best, mode, slabs))
+        chosen = by_tiles.form if by_tiles else best
+        assert chosen
+        beside = chosen.filters
+        filters, padded = launch.blocks(m, beside) * beside, (g.n, sizes["h"], sizes["w"], c)
 
-    padded = g.n, sizes["h"], sizes["w"], c
-    pack = prepare("conv_nhwc_pack", filters * (c + sums - g.kh * g.kw * c))
-    pad = prepare("conv_nhwc_pad", math.prod(padded) // each) if c > channels else None
-    packed_shape = 2 if mode == "TF32X3" else 1, filters, sums
-    struct = launch.by_value("ConvNhwc", sum=sums, filters=filters, **sizes)
+        def prepare(name: str, size: int) -> Callable[..., None]:
+            return launch.kernel(PACK_FILE, name, *_pack_constants(dtype, mode, chunked, beside)).sized(
+                (launch.spread(size),), (launch.THREADS,))
+        pack = prepare("conv_nhwc_pack", filters * (c + sums - g.kh * g.kw * c))
+        pad = prepare("conv_nhwc_pad", math.prod(padded) // each) if c > channels else None
+        packed_shape = 2 if mode == "TF32X3" else 1, filters, sums
+        struct = launch.by_value("ConvNhwc", sum=sums, filters=filters, **sizes)
 
-    def run(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, y: cupy.ndarray,
-            *more: Any) -> cupy.ndarray | None:
-        packed = launch.empty(packed_shape, x.dtype)
-        if pad:
-            given, x = x, launch.empty(padded, x.dtype)
-            pad(w, packed, given, x, struct, channels, int(back))
-        else:
-            pack(w, packed, struct, channels, int(back))
-        return product(x, packed, b, y, struct, *more)
-    return Plan((g.n, high // 2, across // 2, m) if then == "maxima" else (g.n, high, across, m), then, run,
-                slabs * (by_tiles.cost * longer if by_tiles else most))
-
-
-def _steps_of_one(g: ConvGeometry) -> ConvGeometry:
-    """Of a gradient by x, if between the pixels of dy there are zeros."""
-    return g._replace(oh=(g.oh - 1) * g.sh + 1, ow=(g.ow - 1) * g.sw + 1, sh=1, sw=1)
+        def run(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, y: cupy.ndarray,
+                *more: Any) -> cupy.ndarray | None:
+            as_b = launch.empty(packed_shape, x.dtype)
+            if pad:
+                given, x = x, launch.empty(padded, x.dtype)
+                pad(w, as_b, given, x, struct, channels, int(back))
+            else:
+                pack(w, as_b, struct, channels, int(back))
+            return product(x, as_b, b, y, struct, *more)
+        return Plan(shape, then, run)
+    return Way(math.inf, at_once) if few else Way(slabs * (by_tiles.cost * longer if by_tiles else most), packed)
 
 
-def _spread(dy: cupy.ndarray, g: ConvGeometry, mode: str) -> cupy.ndarray:
-    """dy with zeros between its pixels."""
-    each, of = 16 // dy.dtype.itemsize, _steps_of_one(g)
-    made = launch.empty((g.n, of.oh, of.ow, g.m), dy.dtype)
-    launch.kernel(PACK_FILE, "conv_nhwc_spread", *_pack_constants(dy.dtype, mode, True, 64))(
-        (launch.spread(made.size // each),), (launch.THREADS,), dy, made, g.n, g.oh, g.ow, g.m, g.sh, g.sw)
-    return made
+# ---------------------------------------------------------------- the gradient of an image at steps
+def _by_zeros(g: ConvGeometry, dtype: np.dtype, mode: str, act: str | None, then: str) -> Way | None:
+    """dy with zeros between its pixels, and then steps of 1."""
+    one = g._replace(oh=(g.oh - 1) * g.sh + 1, ow=(g.ow - 1) * g.sw + 1, sh=1, sw=1)
+    size = g.n * one.oh * one.ow * g.m
+    if size > launch.MAX_ELEMENTS or mode == "TF32X3":
+        return None
+    way = _straight(True, one, dtype, mode, True, act, None, then)
+
+    def made() -> Plan:
+        plan = way.plan()
+        spread = launch.kernel(PACK_FILE, "conv_nhwc_spread", *_pack_constants(dtype, mode, True, 64)).sized(
+            (launch.spread(size * dtype.itemsize // 16),), (launch.THREADS,))
+
+        def run(dy: cupy.ndarray, w: cupy.ndarray, *more: Any) -> cupy.ndarray | None:
+            apart = launch.empty((g.n, one.oh, one.ow, g.m), dtype)
+            spread(dy, apart, g.n, g.oh, g.ow, g.m, g.sh, g.sw)
+            return plan.run(apart, w, *more)
+        return plan._replace(run=run)
+    return Way(way.cost + _copying(size, dtype), made)
+
+
+class Phases(NamedTuple):
+    """Along an axis: of `step` rows side by side, how many meet taps of their own (row p, from `before` rows above
+    the image on, meets taps a, a + step, ..., where a is what remains of p + before); and the window of dy that they
+    meet together, whose first row is `low` rows below theirs."""
+
+    step: int
+    before: int
+    taps: int
+    number: int
+    low: int
+    window: int
+
+
+def phases(step: int, before: int, taps: int) -> Phases:
+    """
+    >>> phases(2, 1, 3)                    # one row meets the middle tap, the next the two others
+    Phases(step=2, before=1, taps=3, number=2, low=0, window=2)
+    >>> phases(2, 0, 1).number             # every other row meets none
+    1
+    """
+    meets = [((p + before) // step, (taps - 1 - (p + before) % step) // step) for p in range(step)
+             if (p + before) % step < taps]
+    low = min(first - more for first, more in meets)
+    return Phases(step, before, taps, len(meets), low, max(first for first, _ in meets) - low + 1)
+
+
+def _by_phases(g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool, act: str | None, then: str,
+               zeros: bool) -> Way | None:
+    """Pixels of dx that lie as far apart as the steps are meet the same taps: as many convolutions of dy at steps of 1,
+    by some of the taps each, are one with so many times the filters, whose images are put side by side then. zeros:
+    whether a pixel that meets no tap is 0."""
+    down, right = phases(g.sh, g.top, g.kh), phases(g.sw, g.left, g.kw)
+    each, count = 16 // dtype.itemsize, down.number * right.number
+    if down.low > 0 or right.low > 0 or g.c % each or not (zeros or count == g.sh * g.sw):
+        return None
+    of = g._replace(c=g.m, h=g.oh, w=g.ow, m=count * g.c, kh=down.window, kw=right.window, oh=launch.blocks(g.h, g.sh),
+                    ow=launch.blocks(g.w, g.sw), sh=1, sw=1, top=-down.low, left=-right.low)
+    if of.n * of.oh * of.ow * of.m > launch.MAX_ELEMENTS:
+        return None
+    way = _straight(False, of, dtype, mode, aligned, act if then == "y" else None, None, "y")
+    size, filters = g.n * g.h * g.w * g.c, (of.m, of.c, of.kh, of.kw)
+
+    def made() -> Plan:
+        plan, structs = way.plan(), (launch.by_value("Phases", down), launch.by_value("Phases", right))
+        sort, join = (launch.kernel(PACK_FILE, name, *_pack_constants(dtype, mode, True, 64)).sized(
+            (launch.spread(threads),), (launch.THREADS,)) for name, threads in (
+                ("conv_nhwc_phases", math.prod(filters)), ("conv_nhwc_join", size // each)))
+
+        def run(dy: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, dx: cupy.ndarray) -> None:
+            sorted_, biases = launch.empty(filters, w.dtype), None if b is None else launch.empty((of.m,), b.dtype)
+            sort(w, b, sorted_, biases, *structs, g.m, g.c)
+            apart = launch.empty(plan.y, dtype)
+            plan.run(dy, sorted_, biases, apart)
+            join(apart, dx, *structs, g.n, g.h, g.w, g.c)
+        return Plan((g.n, g.h, g.w, g.c), "y", run)
+    # What follows is another kernel's work, which reads dx
+    return Way(way.cost + _copying(size, dtype) * (1 if then == "y" else 2), made)
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool, act: str | None,
+              form: AnyForm | None, then: str, zeros: bool) -> Plan:
+    """The cheapest; of the gradient of an image at steps, of three ways."""
+    ways: list[Way | None] = [_straight(back, g, dtype, mode, aligned, act, form, then)]
+    if back and (g.sh, g.sw) != (1, 1) and not form:
+        ways.append(_by_phases(g, dtype, mode, aligned, act, then, zeros))
+        if aligned and g.m * dtype.itemsize % 16 == 0:
+            ways.append(_by_zeros(g, dtype, mode, act, then))
+    return min(filter(None, ways), key=lambda way: way.cost).plan()
 
 
 def _planned(name: str, back: bool, x: cupy.ndarray, g: ConvGeometry, act: str | None, precision: str,
-             form: AnyForm | None, then: str = "y") -> tuple[cupy.ndarray, Plan]:
-    """x, without gaps, and the plan for it."""
+             form: AnyForm | None, then: str = "y", zeros: bool = True) -> tuple[cupy.ndarray, Plan]:
+    """x, without gaps, and the plan for it. zeros: as _by_phases has it."""
     expected = (g.n, g.oh, g.ow, g.m) if back else (g.n, g.h, g.w, g.c)
     if x.dtype not in C_TYPES:
         raise TypeError(f"{name}: the image is of {x.dtype} but must be of float32, or bf16 as uint16; convert it")
@@ -240,16 +327,7 @@ def _planned(name: str, back: bool, x: cupy.ndarray, g: ConvGeometry, act: str |
     x = cupy.ascontiguousarray(x)
     mode = "BF16" if x.dtype == np.uint16 else "TF32" if precision == "bf16" else MODES[precision]
     aligned = x.data.ptr % 16 == 0
-    plan = _plan(back, g, x.dtype, mode, aligned, act, form, then)
-    wide = aligned and g.m * x.dtype.itemsize % 16 == 0
-    if back and (g.sh, g.sw) != (1, 1) and wide and not form and mode != "TF32X3":
-        one = _steps_of_one(g)
-        elements = g.n * one.oh * one.ow * g.m
-        if elements <= launch.MAX_ELEMENTS:
-            apart = _plan(back, one, x.dtype, mode, True, act, form, then)
-            if apart.cost + _copying(elements, x.dtype) < plan.cost:
-                return _spread(x, g, mode), apart
-    return x, plan
+    return x, _plan(back, g, x.dtype, mode, aligned, act, form, then, zeros)
 
 
 def _run(x: cupy.ndarray, plan: Plan, w: cupy.ndarray, b: cupy.ndarray | None) -> cupy.ndarray:
@@ -289,7 +367,8 @@ def grad_x(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, b: cupy.ndarray |
            precision: str, form: AnyForm | None = None) -> cupy.ndarray:
     """The gradient of y by x, (n,h,w,c) of dy's type, from dy (n,oh,ow,m): see y. b, act: of a transposed
     convolution, act(the gradient + b)."""
-    return _run(*_planned("conv2d_grad_x_nhwc", True, dy, g, act, precision, form), w, b)
+    zeros = b is None and act is None
+    return _run(*_planned("conv2d_grad_x_nhwc", True, dy, g, act, precision, form, zeros=zeros), w, b)
 
 
 def grad_x_act(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, act: str, beside: conv_tma.Beside, *, precision: str,

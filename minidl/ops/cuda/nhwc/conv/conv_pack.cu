@@ -7,6 +7,11 @@
 //   are zero.
 // conv_nhwc_spread: images of h x w pixels whose neighbours are `down` rows and `right` columns apart then, zeros between
 //   them. c: channels, which fill 16 bytes.
+// conv_nhwc_phases: filters of a convolution of dy, at steps of 1, that gives all pixels of dx which lie beside each
+//   other within steps of down x right, by phases: sorted[phase][c][m][window], biases[phase][c], from w (m,c,kh,kw) and b
+//   (c), or none. 0 where a phase has no tap in the window.
+// conv_nhwc_join: dx (n,h,w,c) from what that convolution gave, [n][row][column][phase][c]; 0 where a pixel's phase has no
+//   tap. c: channels, which fill 16 bytes.
 //
 // -DIMAGE, -DPRECISION, -DCHUNKED: as in nhwc/conv/conv.cu; a slab that channels do not fill is filled up with zeros.
 // -DNEIGHBOURS 2, or as many as 16 bytes hold.
@@ -70,6 +75,47 @@ extern "C" __global__ void conv_nhwc_spread(const IMAGE* __restrict__ x, IMAGE* 
         Piece piece = {};
         if (up * down == row && left * right == column)
             piece = ((const Piece*)x)[((image * h + up) * w + left) * pieces + i - pixel * pieces];
+        ((Piece*)y)[i] = piece;
+    }
+}
+
+// Along an axis, as conv.py says. A row p rows behind a step meets the taps of phase (p + before) % step, if that is one.
+struct Phases {
+    int step, before, taps, number, low, window;
+};
+
+// The tap of a phase that meets a row of the window of dy; of a phase's rows there is one in each step.
+__device__ __forceinline__ int tap_of(const Phases& at, int phase, int row) {
+    const int within = ((phase - at.before) % at.step + at.step) % at.step;
+    const int tap = phase + ((within + at.before) / at.step - at.low - row) * at.step;
+    return tap < at.taps ? tap : -1;
+}
+
+extern "C" __global__ void conv_nhwc_phases(const float* __restrict__ w, const float* __restrict__ b,
+                                            float* __restrict__ sorted, float* __restrict__ biases, Phases down,
+                                            Phases right, int m, int c) {
+    const int window = down.window * right.window, filters = down.number * right.number * c;
+    for (int i = THREAD; i < filters * m * window; i += THREADS) {
+        const int filter = i / (m * window), rest = i - filter * (m * window), map = rest / window, at = rest % window;
+        const int phase = filter / c, channel = filter - phase * c;
+        const int r = tap_of(down, phase / right.number, at / right.window);
+        const int s = tap_of(right, phase % right.number, at % right.window);
+        sorted[i] = r < 0 || s < 0 ? 0.0f : w[((map * c + channel) * down.taps + r) * right.taps + s];
+        if (b != nullptr && rest == 0) biases[filter] = b[channel];
+    }
+}
+
+extern "C" __global__ void conv_nhwc_join(const IMAGE* __restrict__ x, IMAGE* __restrict__ y, Phases down, Phases right,
+                                          int n, int h, int w, int c) {
+    const int high = ceil_div(h, down.step), wide = ceil_div(w, right.step), pieces = c / EACH;
+    for (int i = THREAD; i < n * h * w * pieces; i += THREADS) {
+        const int pixel = i / pieces, line = pixel / w, column = pixel - line * w, image = line / h;
+        const int row = line - image * h, up = row / down.step, left = column / right.step;
+        const int r = (row + down.before) % down.step, s = (column + right.before) % right.step;
+        Piece piece = {};
+        if (r < down.number && s < right.number)
+            piece = ((const Piece*)x)[(((image * high + up) * wide + left) * (down.number * right.number) +
+                                       r * right.number + s) * pieces + i - pixel * pieces];
         ((Piece*)y)[i] = piece;
     }
 }

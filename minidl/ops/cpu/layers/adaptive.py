@@ -1,0 +1,36 @@
+"""Means over a grid of windows that differ in size, on NumPy arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...common.primitives import Array
+from ..reduce import mean
+
+__all__ = ["adaptive_avg_pool2d", "adaptive_avg_pool2d_grad_x"]
+
+
+def _windows(axis: int, n: int, count: int) -> list[tuple[slice, ...]]:
+    """Indices of so many parts of an axis of n elements: from i n / count, rounded down, to (i + 1) n / count, rounded
+    up."""
+    return [(*(slice(None),) * axis, slice(i * n // count, -(-(i + 1) * n // count))) for i in range(count)]
+
+
+def adaptive_avg_pool2d(x: Array, size: tuple[int, int]) -> Array:
+    """x (n,c,h,w) -> (n,c,*size)"""
+    y = x
+    for axis, count in zip((2, 3), size, strict=True):
+        windows = _windows(axis, x.shape[axis], count)
+        y = np.concatenate([mean(y[window], (axis,), True) for window in windows], axis=axis)
+    return y
+
+
+def adaptive_avg_pool2d_grad_x(gy: Array, size: tuple[int, int]) -> Array:
+    """gx (n,c,*size)"""
+    gx = gy
+    for axis, n in zip((2, 3), size, strict=True):
+        of_windows, gx = gx, np.zeros_like(gx, shape=(*gx.shape[:axis], n, *gx.shape[axis + 1:]))
+        for i, window in enumerate(_windows(axis, n, of_windows.shape[axis])):
+            part = of_windows[(*window[:-1], slice(i, i + 1))]
+            gx[window] += part / (window[-1].stop - window[-1].start)
+    return gx

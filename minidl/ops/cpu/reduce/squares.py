@@ -1,0 +1,69 @@
+"""Variances and norms on NumPy arrays."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...common.primitives import Array, Flag
+from . import max, mean, sum
+
+__all__ = ["norm", "norm_grad_x", "variance", "variance_grad_x"]
+
+
+def _root_of_squares(x: Array, axis: tuple[int, ...]) -> Array:
+    """The root of the sum of squares over the axes, which stay with size 1.
+
+    In units of the largest: the squares of others overflow, or vanish, long before their root does.
+    """
+    count = math.prod([x.shape[a] for a in axis])
+    largest = max(np.abs(x), axis, True) if count else sum(x, axis, True)              # of nothing it is 0
+    unit = np.where(largest == 0, 1, np.where(largest < math.inf, largest, 1))
+    part = x / unit
+    return np.sqrt(sum(part * part, axis, True)) * unit
+
+
+def _reduced(y: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    return y if keepdims else np.reshape(y, [n for a, n in enumerate(np.shape(y)) if a not in axis])
+
+
+def variance(x: Array, axis: tuple[int, ...], keepdims: Flag, root: bool, divisor: float) -> tuple[Array, Array]:
+    """(y, center): squared differences from the mean over the axes, summed, over divisor; or the root of that. center:
+    (2, ...) with axes of size 1, the first value of each set, and its mean less that.
+
+    Differences from the first are 0 where all are equal, and a large mean takes none of their digits.
+    """
+    center = np.zeros((2, *(1 if a in axis else n for a, n in enumerate(x.shape))), x.dtype)
+    d = x
+    if 0 not in x.shape:
+        center[0] = x[tuple(slice(1) if a in axis else slice(None) for a in range(x.ndim))]
+        d = x - center[0]
+        center[1] = mean(d, axis, True)
+        d = np.subtract(d, center[1], out=d if d.ndim else None)
+    y = _root_of_squares(d, axis) / math.sqrt(divisor) if root else sum(d * d, axis, True) / divisor
+    return _reduced(y, axis, keepdims), center
+
+
+def variance_grad_x(gy: Array, x: Array, y: Array, center: Array, axis: tuple[int, ...], root: bool,
+                    divisor: float) -> Array:
+    """Of a root y, 0 where it is 0."""
+    d = x - center[0]
+    d = np.subtract(d, center[1], out=d if d.ndim else None)
+    gys, ys = np.reshape(gy, center.shape[1:]), np.reshape(y, center.shape[1:])
+    return _over_root(gys / divisor, d, ys) if root else gys * (2 / divisor) * d
+
+
+def _over_root(gy: Array, d: Array, y: Array) -> Array:
+    return np.where(y == 0, 0, gy) * (d / np.where(y == 0, 1, y))
+
+
+def norm(x: Array, axis: tuple[int, ...], keepdims: Flag) -> Array:
+    """The root of the sum of squares over the axes."""
+    return _reduced(_root_of_squares(x, axis), axis, keepdims)
+
+
+def norm_grad_x(gy: Array, x: Array, y: Array, axis: tuple[int, ...]) -> Array:
+    """gy x / y, and 0 where y is 0."""
+    kept = [1 if a in axis else n for a, n in enumerate(x.shape)]
+    return _over_root(np.reshape(gy, kept), x, np.reshape(y, kept))

@@ -1,0 +1,218 @@
+"""Values by arrays of their numbers, and what gradients of these add up, on CuPy arrays. Where an element was taken
+several times, its gradients add up in a fixed order, which cupy.add.at does not promise."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import cupy
+import numpy as np
+
+from ...common import shared
+from ...common.primitives import Array, Index
+from .. import launch
+from ..reduce import sum_first
+from .order import MAX_SORTED, sum_along
+
+__all__ = ["embedding_grad_w", "getitem", "getitem_grad_x", "setitem", "take_along", "take_along_grad_x"]
+
+SCATTER, TAKE, ALONG, MASK = (f"indexing/{name}.cu" for name in ("scatter", "take", "along", "mask"))
+EMBEDDING, COLUMNS_PER_BLOCK = "indexing/embedding.cu", 128
+MIN_SHARE, BLOCKS = 512, 1024              # of ids; blocks up to which they are shared out
+MAX_COMPARED = 1 << 26                     # ids times rows, up to which each row looks for its ids: about 20 us
+MAX_READ = 16                              # of a line, up to which each result reads all of it
+ITEMS: dict[int, tuple[launch.Constant, type]] = {         # by bytes
+    1: (("ITEM", "unsigned char"), np.uint8), 2: (("ITEM", "unsigned short"), np.uint16),
+    4: (("ITEM", "unsigned"), np.uint32), 8: (("ITEM", "unsigned long long"), np.uint64)}
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    *((file, (launch.real(dtype),)) for file in (SCATTER, EMBEDDING, ALONG, MASK) for dtype in launch.C_NAME),
+    *((TAKE, (constant,)) for constant, _ in ITEMS.values())]
+
+
+# ---------------------------------------------------------------- what an index is
+def _is_ints(index: object) -> bool:
+    return hasattr(index, "dtype") and index.dtype.kind in "iu"
+
+
+def _is_mask_of(index: Index, x: Array, shape: tuple[int, ...]) -> bool:
+    """Whether an index is a mask of a shape's first axes, where x is."""
+    return (index.__class__ is x.__class__ and index.dtype == np.bool_ and index.shape == shape[:index.ndim])
+
+
+def _is_all(part: object) -> bool:
+    return isinstance(part, slice) and part == slice(None)
+
+
+def _in_full(parts: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:
+    """An index of ints, slices and arrays of ints with slices in the place of an Ellipsis, and none behind the last
+    part that chooses."""
+    at = next((i for i, part in enumerate(parts) if part is Ellipsis), len(parts))
+    parts = (*parts[:at], *[slice(None)] * (ndim - len(parts) + 1), *parts[at + 1:])
+    chosen = [i for i, part in enumerate(parts) if not _is_all(part)]
+    return parts[:chosen[-1] + 1] if chosen else parts
+
+
+def _ids(index: Array) -> Array:
+    return cupy.asarray(index).astype(np.int64, copy=False)
+
+
+# ---------------------------------------------------------------- values
+def getitem(x: Array, index: Index) -> Array:
+    """x[index]; of pairs of numbers, x[i, j], in one launch."""
+    if not (type(index) is tuple and len(index) == 2 <= x.ndim and x.size and x.itemsize in ITEMS and all(
+            _is_ints(part) and part.__class__ is x.__class__ and part.shape == index[0].shape for part in index)):
+        return shared.getitem(x, index)
+    (rows, columns), d = x.shape[:2], math.prod(x.shape[2:])
+    y = launch.empty((*index[0].shape, *x.shape[2:]), x.dtype)
+    _take(x, index[0], index[1], y, rows, columns, d, 1)
+    return y
+
+
+def take_along(x: Array, index: Array, axis: int) -> Array:
+    """x's values by their numbers along an axis: index has x's shape, or less along other axes, and gives y's."""
+    x = x[_cut(index.shape, axis)]
+    y = launch.empty(index.shape, x.dtype)
+    before, n, inner = _around(x.shape, axis)
+    _take(x, None, index, y, before, n, inner, index.shape[axis])
+    return y
+
+
+def _take(x: Array, first: Array | None, index: Array, y: Array, *sizes: int) -> None:
+    if not y.size:
+        return
+    constant, item = ITEMS[x.itemsize]
+    launch.kernel(TAKE, "take", constant)(
+        (launch.spread(y.size),), (launch.THREADS,), x.view(item), None if first is None else _ids(first), _ids(index),
+        y.view(item), y.size, *sizes)
+
+
+def _around(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
+    """How many elements an axis has before it, along it and behind it."""
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1:])
+
+
+def _cut(shape: tuple[int, ...], axis: int) -> tuple[slice, ...]:
+    """What a shape takes of a larger array, all of it along an axis."""
+    return tuple(slice(None if a == axis else n) for a, n in enumerate(shape))
+
+
+def setitem(x: Array, index: Index, value: Array) -> None:
+    """As ops.common.shared.setitem; one number by a mask in one launch, where CuPy would wait for their count."""
+    if getattr(value, "shape", ()) == () and _is_mask_of(index, x, x.shape):
+        where = index.reshape(*index.shape, *(1,) * (x.ndim - index.ndim))
+        np.copyto(x, value, casting="unsafe", where=np.broadcast_to(where, x.shape))
+    else:
+        shared.setitem(x, index, value)
+
+
+# ---------------------------------------------------------------- gradients
+def getitem_grad_x(gy: Array, index: Index, shape: tuple[int, ...], once: bool) -> Array:
+    """Put a gradient back where it was taken from. once: no element was taken twice, so a plain store does."""
+    if once and _is_mask_of(index, gy, shape):
+        return _spread_set(gy, index, shape)
+    if once or 0 in shape:
+        gx = cupy.zeros(shape, gy.dtype)
+        gx[index] = gy
+        return gx
+    parts = _in_full(index if isinstance(index, tuple) else (index,), len(shape))
+    axis, last = len(parts) - 1, parts[-1]
+    if _is_ints(last) and all(map(_is_all, parts[:-1])):
+        ids, numbers = range(axis, axis + last.ndim), cupy.asarray(last)
+        if axis == 0:
+            return _add_rows(gy, numbers, shape[0], shape)
+        rest = [a for a in range(gy.ndim) if a not in ids]             # x[:, i]: rows, with the axis first
+        gx = _add_rows(gy.transpose(*ids, *rest), numbers, shape[axis],
+                       (shape[axis], *shape[:axis], *shape[axis + 1:]))
+        return cupy.ascontiguousarray(np.moveaxis(gx, 0, axis))
+    lead = len(parts) if all(map(_is_ints, parts)) else len(shape)     # axes that the index numbers
+    rows = math.prod(shape[:lead])
+    taken = getitem(cupy.arange(rows, dtype=np.int64).reshape(shape[:lead]), index)
+    return _add_rows(gy, taken, rows, shape)
+
+
+def take_along_grad_x(gy: Array, index: Array, shape: tuple[int, ...], axis: int, once: bool) -> Array:
+    """The gradient of take_along by x, of a shape. once: no element was taken twice."""
+    cut = (*index.shape[:axis], shape[axis], *index.shape[axis + 1:])
+    if cut != shape:
+        gx = cupy.zeros(shape, gy.dtype)
+        gx[_cut(cut, axis)] = take_along_grad_x(gy, index, cut, axis, once)
+        return gx
+    (before, n, inner), m = _around(shape, axis), index.shape[axis]
+    sizes = n, inner, m
+    if not gy.size:
+        return cupy.zeros(shape, gy.dtype)
+    if m <= MAX_READ:
+        gx = launch.empty(shape, gy.dtype)
+        _along("add_along", gy, index, gx, gx.size, *sizes)
+        return gx
+    gx = launch.empty(shape, gy.dtype) if once and m == n else cupy.zeros(shape, gy.dtype)
+    if once:
+        _along("put_along", gy, index, gx, gy.size, *sizes)
+    elif m <= MAX_SORTED:
+        sum_along(gy, _ids(index), gx, before * inner, m, n, inner)
+    else:
+        taken = take_along(cupy.arange(math.prod(shape), dtype=np.int64).reshape(shape), index, axis)
+        return _add_rows(gy, taken, math.prod(shape), shape)
+    return gx
+
+
+def _along(name: str, gy: Array, index: Array, gx: Array, size: int, *sizes: int) -> None:
+    launch.kernel(ALONG, name, launch.real(gy.dtype))(
+        (launch.spread(size),), (launch.THREADS,), gy, _ids(index), gx, size, *sizes)
+
+
+def _add_rows(gy: Array, ids: Array, rows: int, shape: tuple[int, ...]) -> Array:
+    """gx[r] = the sum of gy[i] over all i with ids[i] = r: gy (*shape of ids, ...), gx of a shape of so many rows."""
+    d = math.prod(shape) // rows
+    if rows * ids.size * launch.blocks(d, COLUMNS_PER_BLOCK) <= MAX_COMPARED:
+        return _compared(gy, ids, rows, shape)
+    gx = cupy.zeros(shape, gy.dtype)
+    if gy.size:
+        taken = (ids % rows).astype(np.int32, copy=False).ravel()
+        order = cupy.argsort(taken)        # stable: equal numbers stay in the order in which they were taken
+        launch.kernel(SCATTER, "scatter", launch.real(gy.dtype))(
+            (launch.blocks(gy.size, launch.THREADS),), (launch.THREADS,), gy, taken[order], order, gx, taken.size, d)
+    return gx
+
+
+def embedding_grad_w(gy: Array, ids: Array, rows: int) -> Array:
+    """gw[r] = the sum of gy[i] over all i with ids[i] = r, below 0 counted from the end: gy (...,d), ids (...),
+    gw (rows,d)."""
+    return _compared(gy, ids, rows, (rows, gy.shape[-1]))
+
+
+def _compared(gy: Array, ids: Array, rows: int, shape: tuple[int, ...]) -> Array:
+    """As embedding_grad_w, in a shape of so many rows, each of which looks for its ids."""
+    d = math.prod(shape) // max(1, rows)
+    blocks = launch.blocks(rows, launch.THREADS // 32), launch.blocks(d, COLUMNS_PER_BLOCK)
+    shares = min(launch.blocks(ids.size, MIN_SHARE), launch.blocks(BLOCKS, math.prod(blocks)))
+    each = launch.blocks(ids.size, shares)
+    gw = launch.empty((shares, *shape) if shares > 1 else shape, gy.dtype)
+    if gw.size:
+        launch.kernel(EMBEDDING, "embedding_grad_w", launch.real(gy.dtype))(
+            (*blocks, shares), (launch.THREADS,), gy, ids.astype(np.int64, copy=False), gw, ids.size, d, rows, each)
+    return sum_first(gw) if shares > 1 else gw
+
+
+@functools.lru_cache(maxsize=4096)
+def _shares_of(rows: int) -> tuple[int, int]:
+    """Rows per block of mask.cu, and blocks."""
+    each = launch.THREADS * launch.blocks(rows, launch.THREADS * BLOCKS)
+    return each, launch.blocks(rows, each)
+
+
+def _spread_set(gy: Array, mask: Array, shape: tuple[int, ...]) -> Array:
+    """The rows of gy where the mask of a shape's first axes holds, else 0."""
+    gx, counts, set_of = launch.empty(shape, gy.dtype), None, mask.view(np.uint8)
+    if not gx.size:
+        return gx
+    each, blocks = _shares_of(mask.size)
+    if blocks > 1:
+        counts = launch.empty((blocks,), np.int32)
+        launch.kernel(MASK, "count_set", launch.real(gy.dtype))(
+            (blocks,), (launch.THREADS,), set_of, counts, mask.size, each)
+    launch.kernel(MASK, "spread_set", launch.real(gy.dtype))(
+        (blocks,), (launch.THREADS,), gy, set_of, counts, gx, mask.size, each, gx.size // mask.size)
+    return gx
