@@ -13,11 +13,12 @@ from checks.fused import STEPS, assert_fused_agrees, recorded, results
 
 from minidl import Tensor, ops
 from minidl.compiler.passes import fusion, optimised
-from minidl.compiler.passes.fusion import RULES, Line, Name, Rule, fuse, line, rule
+from minidl.compiler.passes.fusion import RULES, Rule, fuse
 from minidl.compiler.program import Call, Program, Slot
 from minidl.compiler.reads.facts import Facts
 from minidl.core import device
 from minidl.ops import ACTIVATIONS, cpu
+from minidl.ops.common.patterns import Line, Name, line, rule
 from minidl.ops.common.primitives import known
 
 DTYPES = (np.float32, np.float64)

@@ -102,7 +102,8 @@ COMMON = "minidl/ops/common"
 GEOMETRY = f"{COMMON}/geometry/__init__"
 # what all backends stand on
 FACTS = ("numpy", *(f"{COMMON}/{name}" for name in (
-    "primitives", "curves", "shared", "choice", "ranks", "region", "conv/own", "conv/fft", "geometry")))
+    "primitives", "patterns", "fused", "curves", "shared", "choice", "ranks", "region", "conv/own", "conv/fft",
+    "geometry")))
 
 CONV = f"{CUDA}/conv"
 LAUNCHERS = (*FACTS, "cupy", f"{CORE}/device", f"{CUDA}/launch")
@@ -128,8 +129,10 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (GEOMETRY, ()),
     (f"{COMMON}/geometry/attention", ("numpy", f"{COMMON}/primitives")),
     (f"{COMMON}/geometry/layouts", ()),
-    (f"{COMMON}/geometry/nhwc", ("numpy", f"{COMMON}/primitives")),
-    (f"{COMMON}/geometry/rows", (f"{COMMON}/primitives", GEOMETRY, f"{COMMON}/geometry/nhwc")),
+    (f"{COMMON}/patterns", ()),
+    (f"{COMMON}/fused", (f"{COMMON}/patterns", f"{COMMON}/primitives")),
+    (f"{COMMON}/geometry/nhwc", ("numpy", f"{COMMON}/patterns", f"{COMMON}/primitives")),
+    (f"{COMMON}/geometry/rows", (f"{COMMON}/patterns", f"{COMMON}/primitives", GEOMETRY, f"{COMMON}/geometry/nhwc")),
     (f"{COMMON}/geometry/sets", ()),
     (f"{COMMON}/conv/parts", (f"{CORE}/tensor", GEOMETRY)),
     (f"{COMMON}/conv/own", ("numpy", GEOMETRY)),
@@ -163,7 +166,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
                                f"{CUDA}/launch/addresses", "minidl/compiler")),
     ("minidl/compiler", ("numpy", "cupy", f"{CORE}/mode", f"{CORE}/device", f"{CORE}/pools", f"{CORE}/tensor",
                          f"{COMMON}/primitives", f"{COMMON}/ranks", f"{COMMON}/region", f"{COMMON}/geometry/nhwc",
-                         f"{COMMON}/geometry/rows", "minidl/compiler")),
+                         f"{COMMON}/geometry/rows", f"{COMMON}/fused", f"{COMMON}/patterns", "minidl/compiler")),
     ("minidl/distributed/witness", ()),
     ("minidl/distributed", ("cupy", "mpi4py", f"{CORE}/pools", "minidl/distributed", *BASE)),
     ("minidl/nn/init", BASE),

@@ -1,68 +1,15 @@
-"""Fusion: the rules of rules.py are read, and applied where a program's calls fit them."""
+"""Fusion: rules of ops/common/fused.py are applied where a program's calls fit them."""
 
 from __future__ import annotations
 
-import ast
-import keyword
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from dataclasses import replace as with_
 from typing import Any
 
+from ...ops.common.fused import RULES
+from ...ops.common.patterns import Line, Name, Rule
 from ..program import Call, Program, Slot, leaves
-from .rules import TABLE
-
-
-class Name(str):
-    """A word of a rule that stands for a value."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True)
-class Line:
-    """A call as a rule writes it: results = primitive(arguments)."""
-
-    results: tuple[Name, ...]
-    primitive: str
-    arguments: tuple[Any, ...]                         # Names and literals
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Calls, and the one that takes their place."""
-
-    pattern: tuple[Line, ...]
-    fused: Line
-
-
-def line(text: str) -> Line:
-    """Read `a, b = primitive(c, 'd')`.
-
-    >>> line("y = f(x, 'tanh', None)")
-    Line(results=('y',), primitive='f', arguments=('x', 'tanh', None))
-    """
-    found = re.fullmatch(r"(\w+(?:, \w+)*) = (\w+)\((.*)\)", text)
-    if found is None:
-        raise ValueError(f"fuse: {text!r} is not a line of a rule; write it as `a, b = primitive(c, 'd')`")
-    return Line(tuple(map(Name, found[1].split(", "))), found[2], tuple(
-        Name(word) if word.isidentifier() and not keyword.iskeyword(word) else ast.literal_eval(word)
-        for word in found[3].split(", ")))
-
-
-def rule(pattern: str, fused: str) -> Rule:
-    """Read a pattern of several lines, and its fused call."""
-    return Rule(tuple(line(text.strip()) for text in pattern.strip().splitlines()), line(fused))
-
-
-def each_act(pattern: str, fused: str, acts: Iterable[str]) -> list[Rule]:
-    """A rule for each activation, in the place of ACT."""
-    return [rule(pattern.replace("ACT", act), fused.replace("ACT", repr(act))) for act in acts]
-
-
-RULES: tuple[Rule, ...] = tuple(each for row in TABLE for each in each_act(*row))
 
 
 def fuse(program: Program, rules: Iterable[Rule] | None = None) -> Program:

@@ -17,49 +17,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...ops.common.geometry.nhwc import FORMS, STORES, Arguments, Form, ordered
+from ...ops.common.geometry.nhwc import FORMS, JOINED, STORES, Arguments, Form, ordered
 from ...ops.common.geometry.rows import PRECISIONS, ROWS, SAME, pixels
 from ...ops.common.primitives import OF_X
 from ..program import Call, Program, Slot, leaves, replace
 from . import fusion
-from .fusion import Rule, View, fuse, rule
+from .fusion import View, fuse
 
 AXES_OF = {"i": 4, "x": 4}                 # of what a letter of a form stands for; others have two or more
-
-# What the forms in NHWC are joined to
-RULES: tuple[Rule, ...] = (
-    rule("""
-        gz = act_grad_nhwc(gy, other, y, act)
-        db = conv2d_grad_b_nhwc(gz)
-        """, "gz, db = act_grad_b_nhwc(gy, other, y, act)"),
-    rule("""
-        gz = max_pool2d_grad_relu_nhwc(gp, index, p, g)
-        db = conv2d_grad_b_nhwc(gz)
-        """, "gz, db = max_pool2d_grad_relu_b_nhwc(gp, index, p, g)"),
-    rule("""
-        y = conv2d_nhwc(x, w, b, g, act, precision)
-        p, index = max_pool2d_nhwc(y, pooling)
-        """, "p, index = conv2d_max_pool_nhwc(x, w, b, g, act, precision, pooling)"),
-    *[each for both in ("dx, other", "other, dx") for each in (
-        rule(f"""
-            dx = conv2d_grad_x_nhwc(dy, k, g, precision)
-            gz, db = act_grad_b_nhwc({both}, y, act)
-            """, "gz, db = conv2d_grad_x_act_b_nhwc(dy, k, g, precision, other, y, act)"),
-        rule(f"""
-            dx = conv2d_grad_x_nhwc(dy, k, g, precision)
-            gz, gx, gw, gb = normalize_act_grad_nhwc({both}, y, x, w, mean, rstd, sets, act)
-            """, "gz, gx, gw, gb = "
-                 "conv2d_grad_x_norm_nhwc(dy, k, g, precision, other, y, x, w, mean, rstd, sets, act)"))],
-    rule("""
-        y = conv2d_grad_x_nhwc(x, k, g, precision)
-        z = add_bias_nhwc(y, b, act)
-        """, "z = conv2d_transposed_nhwc(x, k, b, g, act, precision)"),
-    *[rule(f"""
-        gx, gw, gb = layer_norm_grad_nhwc(gy, x, w, mean, rstd, sets, None)
-        z = add_nhwc({both}, None)
-        """, "z, gw, gb = layer_norm_grad_nhwc(gy, x, w, mean, rstd, sets, other)")
-      for both in ("gx, other", "other, gx")],
-)
 
 
 def pays(call: Call) -> bool:
@@ -83,7 +48,7 @@ def in_nhwc(program: Program) -> Program:
     conversions = sum(call.name in ("to_nhwc", "to_nchw") for call in made.calls)
     note = f"layouts: {len(made.there)} values in NHWC as {store}, {conversions} conversions"
     program = with_(program, calls=made.calls, notes=[*program.notes, note])
-    return fuse(_normalized_again(_relus_at_maxima(program)), (*RULES, *fusion.RULES))
+    return fuse(_normalized_again(_relus_at_maxima(program)), (*JOINED, *fusion.RULES))
 
 
 def _taken_apart(program: Program) -> Program:

@@ -6,6 +6,8 @@ import io
 import lzma
 import math
 import os
+import pickle
+import pickletools
 import struct
 import zipfile
 import zlib
@@ -129,134 +131,42 @@ def _decompress(opened: BinaryIO, stream: _Gzip | lzma.LZMADecompressor, most: i
 
 
 # ---------------------------------------------------------------- pickled batches
+KNOWN = frozenset(".(N)]}aesuthjqrbcRKMJUTBCX\x80\x85\x86\x87\x88\x89\x8c\x93\x94\x95")     # instructions of such files
+ARRAY_PARTS = {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
+               ("numpy", "ndarray"), ("numpy", "dtype")}
+MAX_TUPLES = 12                            # official files have 6; tuples of tuples can take for ever as a key
+
+
 class _Array:
     """Stands for an array or a dtype of a pickle, and keeps the state that it is given. Nothing of NumPy is run."""
 
-    state: object = None
+    def __init__(self, *_: object):
+        self.state: object = None
+
+    def __setstate__(self, state: object) -> None:
+        self.state = state
 
 
-class _Unpickler:
-    """A machine for the few instructions that a pickled batch of CIFAR-10 needs: protocol 2 as Python 2 wrote the
-    official files, 3 and 4 as Python 3 writes them anew.
+class _Unpickler(pickle.Unpickler):
+    """Calls nothing but _Array, in the way of the standard library: https://docs.python.org/3/library/pickle.html."""
 
-    It builds numbers, strings, tuples, lists and dictionaries with strings as keys, and does nothing else: it calls no
-    function, and its time and memory are bounded by the length of the file and the count of instructions.
-    """
+    def find_class(self, module: str, name: str) -> type:
+        if (module, name) not in ARRAY_PARTS:
+            raise UnpicklingError(f"it asks for {module[:40]}.{name[:40]}, which no image file needs")
+        return _Array
 
-    NUMBERS = {b"K": "<B", b"M": "<H", b"J": "<i"}
-    STRINGS = {b"U": "<B", b"T": "<i", b"C": "<B", b"B": "<I", b"X": "<I", b"\x8c": "<B"}   # the format of their length
-    CONSTANTS = {b"N": None, b"\x88": True, b"\x89": False}
-    TUPLES = {b"\x85": 1, b"\x86": 2, b"\x87": 3}
-    PUTS = {b"q": "<B", b"r": "<I"}
-    GETS = {b"h": "<B", b"j": "<I"}
-    ARRAY_PARTS = {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
-                   ("numpy", "ndarray"), ("numpy", "dtype")}
 
-    def __init__(self, content: bytes, most: int):
-        self.content, self.most, self.at = memoryview(content), most, 0
-        self.stack: list[Any] = []
-        self.marks: list[int] = []
-        self.memo: dict[int, Any] = {}
-
-    def load(self) -> Any:
-        """What the pickle holds. Raises UnpicklingError for whatever the machine does not know."""
-        for _ in range(self.most):
-            code = bytes(self.take(1))
-            if code == b".":
-                return self.pop()
-            self.step(code)
-        raise UnpicklingError(f"it has more than {self.most} instructions")
-
-    def take(self, count: int) -> memoryview:
-        if not 0 <= count <= len(self.content) - self.at:
-            raise UnpicklingError(f"it ends where {count} more bytes are promised")
-        self.at += count
-        return self.content[self.at - count:self.at]
-
-    def number(self, form: str) -> int:
-        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
-
-    def line(self) -> str:
-        ahead = bytes(self.content[self.at:self.at + 64])
-        return str(self.take(ahead.find(b"\n") + 1), "ascii")[:-1]
-
-    def pop(self) -> Any:
-        if len(self.stack) <= (self.marks[-1] if self.marks else 0):
-            raise UnpicklingError("it takes what it has not made")
-        return self.stack.pop()
-
-    def since_mark(self) -> list[Any]:
-        if not self.marks:
-            raise UnpicklingError("it takes what it has not marked")
-        mark = self.marks.pop()
-        values = self.stack[mark:]
-        del self.stack[mark:]
-        return values
-
-    def step(self, code: bytes) -> None:
-        push = self.stack.append
-        if code in self.NUMBERS:
-            push(self.number(self.NUMBERS[code]))
-        elif code in self.STRINGS:
-            held = self.take(self.number(self.STRINGS[code]))
-            push(str(held, "utf-8") if code in b"X\x8c" else held)
-        elif code in self.CONSTANTS:
-            push(self.CONSTANTS[code])
-        elif code == b"(":
-            self.marks.append(len(self.stack))
-        elif code == b"t":
-            push(tuple(self.since_mark()))
-        elif code in self.TUPLES:
-            push(tuple([self.pop() for _ in range(self.TUPLES[code])][::-1]))
-        elif code in b"])}":
-            push({b"]": [], b")": (), b"}": {}}[code])
-        elif code in b"ae":
-            values = [self.pop()] if code == b"a" else self.since_mark()
-            self.top(list).extend(values)
-        elif code in b"su":
-            values = [self.pop(), self.pop()][::-1] if code == b"s" else self.since_mark()
-            self.fill(self.top(dict), values)
-        elif code in self.PUTS or code == b"\x94":
-            self.memo[self.number(self.PUTS[code]) if code in self.PUTS else len(self.memo)] = self.top(object)
-        elif code in self.GETS:
-            push(self.memo[self.number(self.GETS[code])])
-        elif code in b"c\x93":
-            asked = (self.line(), self.line()) if code == b"c" else (self.pop(), self.pop())[::-1]
-            if not all(isinstance(name, str) for name in asked) or asked not in self.ARRAY_PARTS:
-                raise UnpicklingError(f"it asks for {self.told(asked)}, which no image file needs")
-            push(_Array)
-        elif code == b"R":
-            self.pop()
-            if self.pop() is not _Array:
-                raise UnpicklingError("it calls what is no part of an array")
-            push(_Array())
-        elif code == b"b":
-            state = self.pop()
-            self.top(_Array).state = state
-        elif code in b"\x80\x95":             # the protocol; how long a frame is
-            self.take(1 if code == b"\x80" else 8)
-        else:
-            raise UnpicklingError(f"it has instruction {code!r}, which no image file needs")
-
-    def top(self, kind: type) -> Any:
-        """The uppermost value, which must be of this kind and stays where it is."""
-        value = self.pop()
-        if not isinstance(value, kind):
-            raise UnpicklingError(f"it has a {type(value).__name__} where a {kind.__name__} must be")
-        self.stack.append(value)
-        return value
-
-    @staticmethod
-    def told(names: tuple[Any, ...]) -> str:
-        return ".".join(name[:40] if isinstance(name, str) else type(name).__name__ for name in names)
-
-    @staticmethod
-    def fill(target: dict[Any, Any], values: list[Any]) -> None:
-        keys = values[::2]
-        if len(values) % 2 or not all(isinstance(key, (memoryview, str)) and len(key) <= 64 for key in keys):
-            raise UnpicklingError("it has a dictionary whose keys are not short strings")
-        target.update((bytes(key) if isinstance(key, memoryview) else key, value)
-                      for key, value in zip(keys, values[1::2], strict=True))
+def _unpickled(content: bytes, most: int) -> Any:
+    """What a pickled batch of CIFAR-10 holds: protocol 2 as Python 2 wrote the official files, 3 and 4 as Python 3
+    writes them anew. Its time and memory are bounded by the length of the file and the count of instructions."""
+    tuples = 0
+    for count, (code, value, _) in enumerate(pickletools.genops(content)):
+        tuples += "TUPLE" in code.name
+        if code.code not in KNOWN:
+            raise UnpicklingError(f"it has instruction {code.code!r}, which no image file needs")
+        if count >= most or tuples > MAX_TUPLES or (code.name == "LONG_BINPUT" and value > most):
+            raise UnpicklingError(f"it has more than {most} instructions or {MAX_TUPLES} tuples")
+    return _Unpickler(io.BytesIO(content), encoding="bytes").load()
 
 
 def records_from_pickle(path: Path, file: File) -> Content:
@@ -268,7 +178,7 @@ def records_from_pickle(path: Path, file: File) -> Content:
     most = file.size + 64 * images + 4096      # the official files have 31 bytes an image more, most of them its name
     try:
         content = _read_sized(path, file.size, most)
-        batch = _Unpickler(content, 8 * images + 1000).load()    # the official files have 4 instructions an image
+        batch = _unpickled(content, 8 * images + 1000)    # the official files have 4 instructions an image
         labels, (_, shape, _, by_columns, pixels) = batch[b"labels"], batch[b"data"].state
         if (not isinstance(labels, list) or len(labels) != images
                 or not all(type(label) is int and 0 <= label < 256 for label in labels)):
@@ -279,7 +189,7 @@ def records_from_pickle(path: Path, file: File) -> Content:
         records[:, 0] = labels
         records[:, 1:] = np.frombuffer(pixels, np.uint8).reshape(shape, order="F" if by_columns else "C")
         return records.data.toreadonly().cast("B")
-    except (UnpicklingError, LookupError, TypeError, ValueError, AttributeError) as error:
+    except (UnpicklingError, LookupError, TypeError, ValueError, AttributeError, EOFError, OverflowError) as error:
         raise ValueError(f"data: {path} is not a batch of CIFAR-10 ({_reason(error)}); remove it or get the file "
                          "anew") from None
 

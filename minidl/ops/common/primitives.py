@@ -104,7 +104,6 @@ PRIMITIVES: dict[str, Primitive] = {
     **dict.fromkeys(ACTIVATIONS, Primitive("i", "i", "activation")),
     **dict.fromkeys((f"{act}_grad_x" for act in ACTIVATIONS), Primitive("ii", "i", "activation_grad_x")),
     **dict.fromkeys((f"{act}{part}" for act in OF_X for part in ("", "_grad_x")), PLAIN),
-    "add_act": PLAIN, "add_grad_act": PLAIN,
     **dict.fromkeys(("dropout", "dropout_grad_x"), Primitive(captured=True)),
     # along axes
     **dict.fromkeys(("sum", "sum_to", "mean", "max", "max_grad_x", "argmax", "min", "argmin", "argsort"), PLAIN),
@@ -112,7 +111,7 @@ PRIMITIVES: dict[str, Primitive] = {
     **dict.fromkeys(("spread", "ones_like"), Primitive(shares=True)), "cumsum": PLAIN, "prod": PLAIN, "cumprod": PLAIN,
     **dict.fromkeys(("variance", "variance_grad_x", "norm", "norm_grad_x"), PLAIN),
     **dict.fromkeys(("normalize", "normalize_by", "normalize_by_grad", "normalize_by_grad_x"), PLAIN),
-    **dict.fromkeys(("normalize_grad", "normalize_grad_x", "normalize_act_grad"), PLAIN),
+    **dict.fromkeys(("normalize_grad", "normalize_grad_x"), PLAIN),
     "batch_norm": Primitive(changes=(3, 4), effect=True, update=True),
     "batch_norm_act": Primitive(changes=(4, 5), effect=True, update=True),
     # shapes and indices
@@ -123,7 +122,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "embedding_grad_w": PLAIN, "add_parts": PLAIN,
     "setitem": Primitive(changes=(0,), effect=True, update=True, indexed=True),
     # products
-    **dict.fromkeys(("matmul", "matmul_grad_x", "matmul_grad_y", "matmul_sum", "linear_and_act"), PLAIN),
+    **dict.fromkeys(("matmul", "matmul_grad_x", "matmul_grad_y", "matmul_sum"), PLAIN),
     **dict.fromkeys(("attention", "attention_grad", "attention_grad_mask"), PLAIN),
     "linear": Primitive("ipp", "i", "linear"),
     "linear_act": Primitive("ippc", "i", "linear"),
@@ -143,7 +142,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "avg_pool2d_grad_x": Primitive("ic", "i", "avg_pool2d_grad_x"),
     "avg_pool2d_grad_act": Primitive("iicc", "i", "avg_pool2d_grad_x"),
     "adaptive_avg_pool2d": PLAIN, "adaptive_avg_pool2d_grad_x": PLAIN,
-    "conv2d_norm": PLAIN, "conv2d_norm_act": PLAIN, "max_pool2d": PLAIN, "max_pool2d_grad_x": PLAIN,
+    "max_pool2d": PLAIN, "max_pool2d_grad_x": PLAIN,
     # loss
     "check_labels": Primitive(effect=True),
     "cross_entropy": PLAIN, "cross_entropy_grad_x": PLAIN, "nll": PLAIN, "nll_grad_x": PLAIN,

@@ -4,6 +4,7 @@ Only `setitem`, `advance`, `batch_norm(_act)`, `update_metrics` and updates of p
 """
 
 import functools
+from collections import ChainMap
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,9 @@ import numpy as np
 
 from ..common import choice, shared
 from ..common.choice import *
+from ..common.fused import FUSED
+from ..common.geometry.rows import COMPUTED
+from ..common.patterns import in_turn as _in_turn
 from ..common.primitives import PRIMITIVES
 from ..common.shared import *
 from .choice import *
@@ -20,15 +24,16 @@ from .layers.activation import *
 from .layers.adaptive import *
 from .layers.attention import *
 from .layers.criteria import *
-from .layers.fused import *
 from .layers.linear import *
 from .layers.lookup import *
 from .layers.loss import *
 from .layers.matmul import *
 from .layers.max_pool import *
 from .layers.norm import *
+from .layers.norm import normalized as _normalized
 from .layers.pool import *
 from .nhwc import *
+from .nhwc import STORED
 from .optim import *
 from .optim.updates import *
 from .reduce import *
@@ -36,6 +41,10 @@ from .reduce.ranks import *
 from .reduce.running import *
 from .reduce.squares import *
 from .region import *
+
+# What is fused on CUDA, and images in NHWC: by their patterns
+for _name, _rules in {**FUSED, **COMPUTED}.items():
+    globals()[_name] = _in_turn(_rules, ChainMap(globals(), {"normalized": _normalized}), STORED)
 
 
 def _quiet(primitive: Callable[..., Any]) -> Callable[..., Any]:

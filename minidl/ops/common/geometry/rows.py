@@ -7,17 +7,21 @@ shape and strides. Both are float32, or bfloat16 in uint16; see nhwc.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Mapping
 from types import EllipsisType
+from typing import Any
 
-from ..primitives import ALL, PLAIN, PRIMITIVES, Array
+from ..patterns import Made, Rule, rule
+from ..primitives import PLAIN, PRIMITIVES, Array
 from . import ConvGeometry, conv_geometry
-from .nhwc import AXES, BACK, FORMS, FULL, Arguments, Form
+from .nhwc import AT_MAXIMA, AXES, BACK, FULL, FURTHER, IMAGES, JOINED, MADE, Fits, Form, Row, always, read
 
 MIN_ROWS, MIN_WIDTH = 1024, 32             # of a linear layer, from which a convolution pays
 MAX_NORMALISED = 1024                      # channels of a row that threads hold
 MAX_HEAD = 128                             # numbers of a head of attention
 PRECISIONS = "tf32", "bf16"
+ANY_ORDER = "getitem", "getitem_grad_x", "pad", "transpose", "concatenate"     # whose own code does for images too
 SAME = "same"                              # the form of a call whose result is its argument in another shape
 
 
@@ -33,90 +37,86 @@ def _pixels(rows: int, m: int, c: int) -> ConvGeometry | None:
     return conv_geometry((rows, c, 1, 1), (m, c, 1, 1), None, 1, 0, "auto")
 
 
-def _linear(given: Arguments, precision: str) -> Arguments | None:
-    """x, w, b, and an activation if there is one."""
-    g = pixels(given[0], given[1]) if precision in PRECISIONS else None
-    return None if g is None else (*given[:3], g, *(given[3:] or (None,)), precision)
+def _products(of: Mapping[str, Any]) -> bool:
+    return of["precision"] in PRECISIONS
 
 
-def _linear_grad_x(given: Arguments, precision: str) -> Arguments | None:
-    g = pixels(given[0], given[1]) if precision in PRECISIONS else None
-    return None if g is None else (*given, g, precision)
+def _grad_pixels(gy: Array, x: Array) -> ConvGeometry | None:
+    return _pixels(gy.shape[0], gy.shape[1], x.shape[1])
 
 
-def _linear_grad_w(given: Arguments, precision: str) -> Arguments | None:
-    gy, x = given
-    g = _pixels(gy.shape[0], gy.shape[1], x.shape[1]) if precision in PRECISIONS else None
-    return None if g is None else (gy, x, g, precision)
+def _bias(of: Mapping[str, Any]) -> bool:
+    """A number for each channel of an image."""
+    return getattr(of["b"], "shape", None) == (1, of["x"].shape[1], 1, 1)
 
 
-def _biased(image: int) -> Callable[[Arguments, str], Arguments | None]:
-    """A number for each channel is added to an image; and an activation, if there is one."""
-    def arguments(given: Arguments, precision: str) -> Arguments | None:
-        x, b = given[image], given[1 - image]
-        return (x, b, *(given[2:] or (None,))) if getattr(b, "shape", None) == (
-            1, x.shape[1], 1, 1) else None
-    return arguments
-
-
-def _layer_norm(given: Arguments, precision: str) -> Arguments | None:
-    g = given[-1]
+def _layer_norm(of: Mapping[str, Any]) -> bool:
+    g = of["g"]
     fits = not g.across and g.groups == g.spread == 1 and g.channels % FULL == 0 and g.channels <= MAX_NORMALISED
-    return given if fits and given[0].shape[-1] == g.channels else None
+    return bool(fits and of["x"].shape[-1] == g.channels)
 
 
-def _attention(q: int) -> Callable[[Arguments, str], Arguments | None]:
-    """Of heads that the kernels take: q, k and v are the arguments from q on, and a mask."""
-    def arguments(given: Arguments, precision: str) -> Arguments | None:
-        widths = {each.shape[-1] for each in given[q:q + 3]}
-        fits = len(widths) == 1 and min(widths) % FULL == 0 and max(widths) <= MAX_HEAD and precision in PRECISIONS
-        mask = given[q + 3]
-        return given if fits and (mask is None or mask.dtype == "float32") else None
-    return arguments
+def _attention(of: Mapping[str, Any]) -> bool:
+    """Of heads that the kernels take."""
+    widths, mask = {of[each].shape[-1] for each in "qkv"}, of["mask"]
+    fits = len(widths) == 1 and min(widths) % FULL == 0 and max(widths) <= MAX_HEAD and of["precision"] in PRECISIONS
+    return fits and (mask is None or mask.dtype == "float32")
 
 
-def _turned(order: tuple[int, ...]) -> Callable[[Arguments, str], Arguments | None]:
-    return lambda given, _: given if given[1] == order else None
+def _turned(*order: int) -> Fits:
+    return lambda of: bool(of["order"] == order)
 
 
-def _basic(given: Arguments, precision: str) -> Arguments | None:
+def _basic(of: Mapping[str, Any]) -> bool:
     """Indices that give views."""
-    index = given[1] if isinstance(given[1], tuple) else (given[1],)
-    return given if all(isinstance(part, (int, slice, EllipsisType, type(None))) and not isinstance(part, bool)
-                        for part in index) else None
+    index = of["index"] if isinstance(of["index"], tuple) else (of["index"],)
+    return all(isinstance(part, (int, slice, EllipsisType, type(None))) and not isinstance(part, bool)
+               for part in index)
 
 
-def _same_width(given: Arguments, precision: str) -> Arguments | None:
-    x, shape = given
-    return given if len(shape) > 1 and shape[-1] == x.shape[-1] else None
+def _same_width(of: Mapping[str, Any]) -> bool:
+    return len(of["shape"]) > 1 and of["shape"][-1] == of["x"].shape[-1]
 
 
-BIASES = {"add": (Form("add_bias_nhwc", "i-", "i", _biased(0)), Form("add_bias_nhwc", "-i", "i", _biased(1))),
-          "add_act": (Form("add_bias_nhwc", "i--", "i", _biased(0)), Form("add_bias_nhwc", "-i-", "i", _biased(1)))}
+MADE |= {"pixels": pixels, "grad_pixels": _grad_pixels, "axis_there": AXES.index}
 
-# By primitive. r: rows; v: a view; i: an image; w: a matrix (m,c) as filters (m,c,1,1), or the gradient of one
-ROWS: dict[str, tuple[Form, ...]] = {
-    "linear": (Form("conv2d_nhwc", "rw-", "r", _linear),),
-    "linear_act": (Form("conv2d_nhwc", "rw--", "r", _linear),),
-    "linear_grad_x": (Form("conv2d_grad_x_nhwc", "rw", "r", _linear_grad_x),),
-    "linear_grad_w": (Form("conv2d_grad_w_nhwc", "rr", "w", _linear_grad_w),),
-    "linear_grad_b": (Form("conv2d_grad_b_nhwc", "r", "-"),),
-    **{name: (FORMS[name]._replace(takes=FORMS[name].takes.replace("i", "r"), gives="r"), *BIASES.get(name, ()))
-       for name in ("add", "add_act", "add_grad_act", *ALL, *(f"{act}_grad_x" for act in ALL))},
-    "normalize": (Form("layer_norm_nhwc", "r----", "r--", _layer_norm),),
-    "normalize_grad": (Form("layer_norm_grad_nhwc", "rr----", "r--",
-                            lambda given, precision: (*given, None) if _layer_norm(given, precision) else None),),
-    "attention": (Form("attention_stored", "vvv---", "v-", _attention(0)),),
-    "attention_grad": (Form("attention_grad_stored", "vvvv-v---", "vvv", _attention(1)),),
-    "reshape": (Form(SAME, "r-", "r", _same_width), Form(SAME, "v-", "v")),
-    "transpose": (Form(SAME, "i-", "r", _turned(AXES)), Form(SAME, "r-", "i", _turned(BACK)),
-                  Form("transpose", "v-", "v")),
-    "concatenate": (Form("concatenate", "i-", "i", lambda given, _: (given[0], AXES.index(given[1]))),
-                    Form("concatenate", "v-", "v")),
-    "getitem": (Form("getitem", "v-", "v", _basic),),
-    "getitem_grad_x": (Form("getitem_grad_x", "v---", "v", _basic),),
-}
+# r: rows; v: a view; i: an image; w: a matrix (m,c) as filters (m,c,1,1), or the gradient of one
+TABLE: tuple[Row, ...] = (
+    ("y = linear(x, w, b)", "y.r = conv2d_nhwc(x.r, w.w, b, pixels(x, w), None, precision)", _products),
+    ("y = linear_act(x, w, b, ACT)", "y.r = conv2d_nhwc(x.r, w.w, b, pixels(x, w), ACT, precision)", _products),
+    ("gx = linear_grad_x(gy, w)", "gx.r = conv2d_grad_x_nhwc(gy.r, w.w, pixels(gy, w), precision)", _products),
+    ("gw = linear_grad_w(gy, x)", "gw.w = conv2d_grad_w_nhwc(gy.r, x.r, grad_pixels(gy, x), precision)", _products),
+    ("gb = linear_grad_b(gy)", "gb = conv2d_grad_b_nhwc(gy.r)", always),
+    *((plain, re.sub(r"\.i\b", ".r", form), fits) for plain, form, fits in IMAGES
+      if form.split(" = ")[1].startswith(("act_nhwc", "act_grad_nhwc", "add_nhwc"))),
+    *((f"y = {name}({both}{act})", f"y.i = add_bias_nhwc(x.i, b{act or ', None'})", _bias)
+      for name, act in (("add", ""), ("add_act", ", ACT")) for both in ("x, b", "b, x")),
+    ("y, mean, rstd = normalize(x, w, b, eps, g)", "y.r, mean, rstd = layer_norm_nhwc(x.r, w, b, eps, g)",
+     _layer_norm),
+    ("gx, gw, gb = normalize_grad(gy, x, w, mean, rstd, g)",
+     "gx.r, gw, gb = layer_norm_grad_nhwc(gy.r, x.r, w, mean, rstd, g, None)", _layer_norm),
+    ("o, sums = attention(q, k, v, mask, causal, scale)",
+     "o.v, sums = attention_stored(q.v, k.v, v.v, mask, causal, scale)", _attention),
+    ("gq, gk, gv = attention_grad(go, q, k, v, mask, o, sums, causal, scale)",
+     "gq.v, gk.v, gv.v = attention_grad_stored(go.v, q.v, k.v, v.v, mask, o.v, sums, causal, scale)", _attention),
+    ("y = reshape(x, shape)", "y.r = same(x.r, shape)", _same_width),
+    ("y = reshape(x, shape)", "y.v = same(x.v, shape)", always),
+    ("y = transpose(x, order)", "y.r = same(x.i, order)", _turned(*AXES)),
+    ("y = transpose(x, order)", "y.i = same(x.r, order)", _turned(*BACK)),
+    ("y = transpose(x, order)", "y.v = transpose(x.v, order)", always),
+    ("y = concatenate(x, axis)", "y.i = concatenate(x.i, axis_there(axis))", always),
+    ("y = concatenate(x, axis)", "y.v = concatenate(x.v, axis)", always),
+    ("y = getitem(x, index)", "y.v = getitem(x.v, index)", _basic),
+    ("gx = getitem_grad_x(gy, index, shape, once)", "gx.v = getitem_grad_x(gy.v, index, shape, once)", _basic),
+)
+ROWS: dict[str, list[Form]] = {}           # by primitive
+for _primitive, _form in read(TABLE):
+    ROWS.setdefault(_primitive, []).append(_form)
 
-PRIMITIVES |= dict.fromkeys((
-    "add_bias_nhwc", "attention_grad_stored", "attention_stored", "conv2d_transposed_nhwc", "layer_norm_grad_nhwc",
-    "layer_norm_nhwc"), PLAIN)
+PRIMITIVES |= {form.name: PLAIN for forms in ROWS.values() for form in forms if form.name not in {SAME, *PRIMITIVES}}
+
+# Of each form and of what passes make of forms: what it computes
+COMPUTED: dict[str, list[Rule]] = {}
+for _rule in (*(rule(plain, form) for plain, form, _ in (*IMAGES, *TABLE)), *FURTHER, AT_MAXIMA, *JOINED):
+    if _rule.fused.primitive not in {SAME, *ANY_ORDER} and not any(isinstance(a, Made) for a in _rule.fused.arguments):
+        COMPUTED.setdefault(_rule.fused.primitive, []).append(_rule)

@@ -1,7 +1,6 @@
 """What is fused: a few calls, and the one call that does the same in fewer passes over memory.
 
-A rule is written as programs print: the lines of its pattern, and the fused call. A name in it stands for whatever a
-program has there, everywhere the same; a literal for itself; ACT for each of the activations that are named last.
+A rule is its pattern and the fused call, see patterns.py; ACT stands for each of the activations that are named last.
 Values that the fused call gives under their names stay visible, so that others may read them, as an activation's
 gradient reads what the activation computed. All other values of the pattern are never made: the rule applies only where
 nobody else reads or keeps them.
@@ -9,7 +8,8 @@ nobody else reads or keeps them.
 
 from collections.abc import Collection
 
-from ...ops.common.primitives import ACTIVATIONS, ALL, OF_X
+from .patterns import Rule, each_act, rule
+from .primitives import ACTIVATIONS, ALL, OF_X, PLAIN, PRIMITIVES
 
 NONE = ("",)                               # a rule without ACT
 
@@ -63,3 +63,12 @@ TABLE: tuple[tuple[str, str, Collection[str]], ...] = (
         gx = cross_entropy_grad_x(one, log_p, labels, reduction, smoothing)""",
      "loss, gx = cross_entropy_with_grad(x, labels, reduction, smoothing)", NONE),
 )
+
+RULES: tuple[Rule, ...] = tuple(each for row in TABLE for each in each_act(*row))
+# Of each fused primitive, with ACT as one of its arguments
+FUSED: dict[str, list[Rule]] = {}
+for _pattern, _fused, _ in TABLE:
+    _rule = rule(_pattern, _fused)
+    FUSED.setdefault(_rule.fused.primitive, []).append(_rule)
+for _name in FUSED:
+    PRIMITIVES.setdefault(_name, PLAIN)
