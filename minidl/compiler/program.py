@@ -20,13 +20,13 @@ Place = Tensor | int                       # a Tensor from outside, or the numbe
 
 
 class Slot:
-    """A value: an input of the step, an array from outside that every replay shares, or the result of a call."""
+    """A value: an input of the step, an array from outside that every replay shares, which it has, or the result of a
+    call."""
 
     __slots__ = ("array", "dtype", "kind", "number", "shape")
 
-    def __init__(self, number: int, kind: str, array: Array):
-        self.number, self.kind, self.shape, self.dtype = number, kind, array.shape, array.dtype
-        self.array = array if kind == "outside" else None
+    def __init__(self, number: int, kind: str, shape: tuple[int, ...], dtype: np.dtype, array: Array | None = None):
+        self.number, self.kind, self.shape, self.dtype, self.array = number, kind, shape, dtype, array
 
     def __repr__(self) -> str:
         return f"{'%' if self.kind == 'result' else '@' if self.kind == 'outside' else '$'}{self.number}"

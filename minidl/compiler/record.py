@@ -274,7 +274,8 @@ class Recorder(Listener):
     # ------------------------------------------------------------------ slots
     def slot(self, kind: str, array: Array) -> Slot:
         key = id(array)
-        slot = self.slots[key] = Slot(len(self.ends), kind, array)
+        slot = self.slots[key] = Slot(len(self.ends), kind, array.shape, array.dtype,
+                                      array if kind == "outside" else None)
         self.ends.append(weakref.ref(array, lambda _: self.slots.pop(key, None)))
         return slot
 

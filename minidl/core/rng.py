@@ -11,21 +11,34 @@ trainings in one process are reproducible where each seeds its own thread.
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Iterator
 from hashlib import blake2b
 
 import numpy as np
 
 Key = tuple[int, int]
 
-_shared: tuple[int, Iterator[int]] = 0, itertools.count()     # seed and counter of the process
+
+class _Stream:
+    """A seed, and the counter of its next key."""
+
+    __slots__ = "counter", "lock", "seed"
+
+    def __init__(self, seed: int, counter: int = 0):
+        self.seed, self.counter, self.lock = seed, counter, threading.Lock()
+
+    def draw(self) -> int:
+        with self.lock:
+            self.counter += 1
+            return self.counter - 1
+
+
+_shared = _Stream(0)                       # of the process
 _apart = 0                                 # what `set_rank` adds to the seeds of draws
 
 
 class _Own(threading.local):
-    stream: tuple[int, Iterator[int]] | None = None            # this thread's
+    stream: _Stream | None = None          # this thread's
     within = False                         # it is one of `stream_of`
 
 
@@ -59,8 +72,8 @@ def get_state() -> Key:
     >>> set_state(state); b == generator().random()
     True
     """
-    seed, counter = _own.stream or _shared
-    return seed, int(repr(counter)[len("count("):-1])          # the one way to look at it without drawing
+    stream = _own.stream or _shared
+    return stream.seed, stream.counter
 
 
 def set_state(state: Key) -> None:
@@ -73,7 +86,7 @@ def set_state(state: Key) -> None:
             and 0 <= state[0] < 2**64 and 0 <= state[1] < 2**63):
         raise ValueError(f"set_state: state is {state!r} but must be (seed, counter), ints in [0, 2**64) and "
                          "[0, 2**63); pass what get_state gave")
-    stream = state[0], itertools.count(state[1])
+    stream = _Stream(*state)
     if not _own.within and threading.current_thread() is threading.main_thread():
         _shared = stream
     else:
@@ -99,7 +112,7 @@ class stream_of:
     def __enter__(self) -> None:
         self.before = _own.stream, _own.within
         digest = blake2b(repr(self.numbers).encode(), digest_size=8).digest()
-        _own.stream, _own.within = (int.from_bytes(digest, "little"), itertools.count()), True
+        _own.stream, _own.within = _Stream(int.from_bytes(digest, "little")), True
 
     def __exit__(self, *_: object) -> None:
         _own.stream, _own.within = self.before
@@ -114,8 +127,8 @@ def set_rank(rank: int) -> None:
 
 def next_key() -> Key:
     """This thread's next (seed, counter) pair; no two calls after one `manual_seed` give the same."""
-    seed, counter = _own.stream or _shared
-    return (seed + (0 if _own.within else _apart)) % 2**64, next(counter)
+    stream = _own.stream or _shared
+    return (stream.seed + (0 if _own.within else _apart)) % 2**64, stream.draw()
 
 
 def generator(key: Key | None = None) -> np.random.Generator:
@@ -124,6 +137,6 @@ def generator(key: Key | None = None) -> np.random.Generator:
     >>> bool(generator((1, 2)).random() == generator((1, 2)).random())
     True
     """
-    seed, counter = _own.stream or _shared
-    key = (seed, next(counter)) if key is None else key
+    stream = _own.stream or _shared
+    key = (stream.seed, stream.draw()) if key is None else key
     return np.random.Generator(np.random.Philox(key=np.array(key, np.uint64)))

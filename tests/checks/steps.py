@@ -160,7 +160,7 @@ class Maker:
 
     def slot(self, kind: str = "result") -> Slot:
         self.count += 1
-        return Slot(self.count - 1, kind, np.zeros(2, np.float32))
+        return Slot(self.count - 1, kind, (2,), np.dtype(np.float32))
 
     def call(self, name: str, *arguments: Any, results: int = 1, **options: Any) -> Any:
         slots = tuple(self.slot() for _ in range(results))

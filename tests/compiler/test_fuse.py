@@ -35,7 +35,7 @@ def program(text: str, kept: str = "") -> Program:
         if not isinstance(word, Name):
             return word
         kind = "result" if word in made else "input"
-        return slots.setdefault(word, Slot(len(slots), kind, np.zeros(word.count("_"))))
+        return slots.setdefault(word, Slot(len(slots), kind, (word.count("_"),), np.dtype(float)))
 
     calls = [Call(cpu, each.primitive, tuple(map(slot, each.arguments)), {}, tuple(map(slot, each.results)),
                   len(each.results) > 1) for each in lines]
@@ -176,7 +176,7 @@ def test_steps_are_left_where_a_value_between_is_wanted(name: str, monkeypatch: 
     hidden = {s for call in found.calls for s in call.results} - {s for call in fused.calls for s in call.results}
     new = next(call for call in fused.calls if call.name == STEPS[name][0])
     for slot in hidden or new.results[:1]:             # where all are visible, an effect alone may stand between
-        reader = Call(cpu, "copy", (slot,), {}, (Slot(1000, "result", np.zeros(slot.shape)),), False)
+        reader = Call(cpu, "copy", (slot,), {}, (Slot(1000, "result", slot.shape, slot.dtype),), False)
         at = 1 + next(i for i, call in enumerate(found.calls) if slot in call.results)
         effect = Call(cpu, "sgd", ((), (), None, 0.1, 0.0, 0.0, False), {}, (), False)
         for change in ({"calls": [*found.calls[:at], effect, *found.calls[at:]]},
@@ -189,7 +189,7 @@ def test_steps_are_left_where_a_value_between_is_wanted(name: str, monkeypatch: 
 def test_the_loss_may_be_read_before_its_gradient() -> None:
     found, *run = recorded("classified mean 0.0")
     at, call = next((i, call) for i, call in enumerate(found.calls) if call.name == "cross_entropy")
-    twice = Slot(1000, "result", np.zeros(()))
+    twice = Slot(1000, "result", (), np.dtype(float))
     add = Call(cpu, "add", (call.results[0], call.results[0]), {}, (twice,), False)
     changed = with_(found, calls=[*found.calls[:at + 1], add, *found.calls[at + 1:]], outputs=twice)
     fused = fuse(changed)

@@ -55,7 +55,7 @@ def test_a_program_can_be_captured_where_all_is_on_a_cuda_device(monkeypatch: py
 
     def captured(outside: Any, backend: Any = cuda, name: str = "sgd", rate: Any = 0.1, calls: int = 2) -> bool:
         make = Maker()
-        x, w = make.slot("input"), Slot(100, "outside", outside)
+        x, w = make.slot("input"), Slot(100, "outside", outside.shape, outside.dtype, outside)
         y = make.call("mul", x, w)
         make.call(name, (w,), (y,), None, rate, 0.0, 0.0, False, results=0)
         program = make.program([x], y)

@@ -296,7 +296,7 @@ def test_nested_results(value: Any) -> None:
     expected = with_slots(value, named)
     made = {f"made{i}": name for i, name in enumerate(names)}
     text = Text(wrap=lambda each: each, lock=contextlib.nullcontext(), **made)
-    text.add(f"return {text.nested(with_slots(value, lambda: Slot(0, 'result', np.zeros(1))))}")
+    text.add(f"return {text.nested(with_slots(value, lambda: Slot(0, 'result', (1,), np.dtype(float))))}")
     assert text.slots == len(names)
     found = text.function()([])
     assert found == expected

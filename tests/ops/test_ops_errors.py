@@ -17,7 +17,7 @@ import minidl
 from minidl import Tensor, ops, optim
 from minidl.core import device
 from minidl.core.mode import no_grad
-from minidl.ops.common import sources
+from minidl.ops.common import patterns, sources
 from minidl.ops.common.backend import primitives_of
 from minidl.ops.common.conv import own as own_conv
 from minidl.ops.common.geometry import layouts
@@ -100,6 +100,8 @@ def elsewhere(t: Tensor) -> Tensor:
 
 # what: (call, error, words)
 ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "a line of a pattern that is no call": (lambda: patterns.line("y = f(x"), ValueError,
+                                            r"fuse: 'y = f\(x' is not a line of a rule; write it as"),
     # ---- Tensor
     "data is a Tensor": (lambda: Tensor(zeros(2, 3)), TypeError,
                          r"Tensor: data is a Tensor already \(shape \(2, 3\)\); use .detach\(\) or .to\(\)"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace as with_
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -26,7 +25,7 @@ def in_halves(program: Program) -> Program:
             if (y not in kept and y.dtype == np.float32 and all(
                     reader.name == BACKWARD and reader.arguments[1] is y for reader in readers[y])
                     and call.backend.stores_half(g, pooling)):
-                halves[y] = Slot(y.number, "result", SimpleNamespace(shape=y.shape, dtype=np.dtype(np.uint16)))
+                halves[y] = Slot(y.number, "result", y.shape, np.dtype(np.uint16))
     if not halves:
         return program
 

@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace as with_
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,7 +65,7 @@ def _taken_apart(program: Program) -> Program:
                       with_(call, name="avg_pool2d", arguments=(y, pooling), results=(averages,), several=False)]
         elif call.name == "conv2d_act_pool_grad_wb":
             gp, y, x, g, act, pooling = call.arguments
-            gz = Slot(number, "result", y)
+            gz = Slot(number, "result", y.shape, y.dtype)
             number += 1
             calls += [with_(call, name=name, arguments=given, results=(made,), several=False) for name, given, made in (
                 ("avg_pool2d_grad_act", (gp, y, pooling, act), gz), ("conv2d_grad_w", (gz, x, g), call.results[0]),
@@ -78,7 +77,7 @@ def _taken_apart(program: Program) -> Program:
                       with_(call, name=act, arguments=(z,), results=(y,), several=False)]
         elif rows:
             gy, w, y, act = call.arguments
-            gx = Slot(number, "result", call.results[0])
+            gx = Slot(number, "result", y.shape, y.dtype)
             number += 1
             calls += [with_(call, name="linear_grad_x", arguments=(gy, w), results=(gx,)),
                       with_(call, name=f"{act}_grad_x", arguments=(gx, y))]
@@ -254,7 +253,7 @@ class _Rewriting:
 
     def slot(self, shape: tuple[int, ...], dtype: np.dtype) -> Slot:
         self.number += 1
-        return Slot(self.number, "result", SimpleNamespace(shape=shape, dtype=dtype))
+        return Slot(self.number, "result", shape, dtype)
 
     def call(self, name: str, result: Slot, *arguments: object) -> Slot:
         self.calls.append(Call(self.backend, name, arguments, {}, (result,), False))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace as with_
-from types import SimpleNamespace
 from typing import NamedTuple
 
 from ..program import Call, Program, Slot
@@ -99,7 +98,7 @@ class _Made:
             for name, turned, how in (("reshape", whole, whole),
                                       ("transpose", tuple(whole[axis] for axis in order), order)):
                 if piece.shape != turned or (name == "transpose" and order != tuple(range(len(order)))):
-                    made = Slot(self.number, "result", SimpleNamespace(shape=turned, dtype=piece.dtype))
+                    made = Slot(self.number, "result", turned, piece.dtype)
                     self.number += 1
                     calls.append(with_(call, name=name, arguments=(piece, how), results=(made,)))
                     piece = made
