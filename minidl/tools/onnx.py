@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
@@ -487,6 +488,13 @@ def _attention(graph: _Graph, ndim: int, query: str, key: str, value: str, mask:
     return graph.node("MatMul", weights, value)
 
 
+def _loss_of_pairs(graph: _Graph, ndim: int, x: str, target: str, *, reduction: str, squared: bool) -> str:
+    apart = graph.node("Sub", x, target)
+    loss = graph.node("Mul", apart, apart) if squared else graph.node("Abs", apart)
+    return loss if reduction == "none" else graph.node({"mean": "ReduceMean", "sum": "ReduceSum"}[reduction], loss,
+                                                       keepdims=0)
+
+
 def _concatenate(graph: _Graph, ndim: int, *xs: str, axis: int) -> str:
     return graph.node("Concat", *xs, axis=axis)
 
@@ -515,7 +523,8 @@ ROWS: dict[str, Callable[..., str]] = {
     "hardsigmoid": lambda graph, ndim, x: graph.node("HardSigmoid", x, alpha=1 / 6, beta=0.5), "gelu": _gelu,
     "silu": lambda graph, ndim, x: graph.node("Mul", x, graph.node("Sigmoid", x)),
     "embedding": lambda graph, ndim, ids, w: graph.node("Gather", w, ids, axis=0),
-    "scaled_dot_product_attention": _attention,
+    "scaled_dot_product_attention": _attention, "mse_loss": partial(_loss_of_pairs, squared=True),
+    "l1_loss": partial(_loss_of_pairs, squared=False),
 }
 # What takes masks as they are.
 OF_MASKS = {"eq", "ne", "where", "clone", "expand", "pad", "reshape", "transpose", "getitem", "concatenate",

@@ -116,6 +116,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
         ops.scaled_dot_product_attention(x, y, y, is_causal=True),
         ops.scaled_dot_product_attention(x[:, None], y[:, None], y[:, None], x[:, None, :, :4]),
         ops.scaled_dot_product_attention(x, y, x, (x > 0)[:, :, :4] & Tensor([[True], [False]] * 2))), PAIR),
+    "losses": (lambda x, y: (ops.mse_loss(x, y), ops.mse_loss(x, y, reduction="none"), ops.l1_loss(x, y),
+                             ops.l1_loss(x, y, reduction="sum")), PAIR),
     "joined": (lambda x, y: ops.concatenate([x, y[:, :2], x], axis=-2), PAIR),
     "an input": (lambda x, y: (y, x, x.detach()), PAIR),
     "a constant": (lambda x, y: (x + Tensor(np.arange(6.0, dtype=np.float32)), Tensor([1.0])), PAIR),
