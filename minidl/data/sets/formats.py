@@ -164,7 +164,7 @@ def _unpickled(content: bytes, most: int) -> Any:
         tuples += "TUPLE" in code.name
         if code.code not in KNOWN:
             raise UnpicklingError(f"it has instruction {code.code!r}, which no image file needs")
-        if count >= most or tuples > MAX_TUPLES or (code.name == "LONG_BINPUT" and value > most):
+        if count >= most or tuples > MAX_TUPLES or (code.name == "LONG_BINPUT" and (value or 0) > most):
             raise UnpicklingError(f"it has more than {most} instructions or {MAX_TUPLES} tuples")
     return _Unpickler(io.BytesIO(content), encoding="bytes").load()
 

@@ -31,6 +31,6 @@ def adaptive_avg_pool2d_grad_x(gy: Array, size: tuple[int, int]) -> Array:
     for axis, n in zip((2, 3), size, strict=True):
         of_windows, gx = gx, np.zeros_like(gx, shape=(*gx.shape[:axis], n, *gx.shape[axis + 1:]))
         for i, window in enumerate(_windows(axis, n, of_windows.shape[axis])):
-            part = of_windows[(*window[:-1], slice(i, i + 1))]
-            gx[window] += part / (window[-1].stop - window[-1].start)
+            place = (*window[:-1], slice(i, i + 1))
+            gx[window] += of_windows[place] / (window[-1].stop - window[-1].start)
     return gx
