@@ -360,7 +360,7 @@ MORE_SIZES = [(3, 5, 2), (33, 70, 130), (2, 3000, 3), (600, 9, 600), (0, 3, 2), 
 # A channel by one team and by several; rows by some threads of a warp, by a block and by several; columns by a thread
 NORMS: list[tuple[Any, ...]] = [
     (batch_geometry(shape, None, None, None, None, True), shape) for shape in (
-        (3, 5, 4, 3), (6, 3, 41, 37), (70, 2, 9, 9), (50, 7), (2, 1, 3), (7, 3, 40, 38))]
+        (3, 5, 4, 3), (6, 3, 41, 37), (70, 2, 9, 9), (50, 7), (1100, 7), (2, 1, 3), (7, 3, 40, 38))]
 NORMS += [(layer_geometry(shape, last, None, None), shape) for shape, last in (
     ((5, 7), 7), ((40, 3), 3), ((3, 2, 5, 270), (5, 270)), ((2, 5000), 5000), ((700, 2), 2))]
 NORMS += [(group_geometry(shape, groups, None, None), shape) for shape, groups in (
@@ -471,9 +471,9 @@ LAUNCHES: dict[str, list[Launch]] = {
             (*row, affine, dtype) for row in (*NORMS, *MORE_NORMS) for affine in (False, True)
             for dtype in (FLOAT, DOUBLE)]),
         *each("layers/norm/norm.cu", primitives.normalization_with_an_activation,
-              *[(*row, "relu", FLOAT) for row in NORMS[:6]], (*NORMS[0], "tanh", DOUBLE)),
+              *[(*row, "relu", FLOAT) for row in NORMS[:7]], (*NORMS[0], "tanh", DOUBLE)),
         *on_device("layers/norm/norm.cu", primitives.normalization_with_an_activation, *[
-            (*row, act, dtype) for row in (*NORMS[:6], *MORE_NORMS[:5]) for act in ACTIVATIONS
+            (*row, act, dtype) for row in (*NORMS[:7], *MORE_NORMS[:5]) for act in ACTIVATIONS
             for dtype in (FLOAT, DOUBLE)]),
         *each("layers/norm/fold.cu", primitives.convolution_with_normalization,
               ("relu", False, FLOAT), ("tanh", True, FLOAT)),
