@@ -324,12 +324,12 @@ def captured(name: str, channels: int, dtype: type) -> None:
 # ---------------------------------------------------------------- the table
 POOLINGS: list[tuple[Any, ...]] = [        # x, window, stride, padding
     ((3, 2, 12, 8), 4, 4, 0), ((2, 3, 28, 28), 2, 2, 0), ((2, 3, 9, 7), 3, 2, 1),
-    ((1, 1, 15, 10), (3, 5), (3, 5), 0), ((1, 2, 5, 6), (2, 3), 1, ((1, 0), (0, 2)))]
-MORE_POOLINGS: list[tuple[Any, ...]] = [*POOLINGS, ((0, 2, 4, 4), 2, None, 0)]
-# Windows of a block, of some threads, and more than elements
+    ((1, 1, 15, 10), (3, 5), (3, 5), 0), ((1, 2, 5, 6), (2, 3), 1, ((1, 0), (0, 2))), ((1, 2, 70, 62), (70, 62), None, 0)]
+MORE_POOLINGS: list[tuple[Any, ...]] = [*POOLINGS, ((0, 2, 4, 4), 2, None, 0), ((3, 2, 1, 66_000), (1, 66_000), None, 0)]
+# Windows of a block, of some threads, of a thread, more than elements, and of several blocks
 UNEVEN: list[tuple[Any, ...]] = [
-    ((1, 2, 3, 2100), (2, 2), FLOAT), ((2, 3, 7, 5), (3, 4), DOUBLE), ((1, 1, 4, 4), (7, 7), FLOAT),
-    ((1, 1, 1, 33_000), (1, 50), FLOAT)]
+    ((1, 2, 3, 5100), (2, 2), FLOAT), ((2, 3, 7, 5), (3, 4), DOUBLE), ((1, 1, 4, 4), (7, 7), FLOAT),
+    ((1, 1, 1, 33_000), (1, 50), FLOAT), ((1, 3, 9001, 1), (2, 1), FLOAT), ((0, 3, 4, 5), (3, 3), FLOAT)]
 SOFTMAXES: list[tuple[Any, ...]] = [((5, 7),), ((3, 1500),), ((2, 33, 3),)]
 DROPOUTS: list[tuple[Any, ...]] = [((),), ((3,),), ((5, 131),)]
 COUNTED = [(1, 1), (130, 3), (1500, 20), (0, 4)]                           # images, classes
