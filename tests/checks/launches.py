@@ -324,8 +324,10 @@ def captured(name: str, channels: int, dtype: type) -> None:
 # ---------------------------------------------------------------- the table
 POOLINGS: list[tuple[Any, ...]] = [        # x, window, stride, padding
     ((3, 2, 12, 8), 4, 4, 0), ((2, 3, 28, 28), 2, 2, 0), ((2, 3, 9, 7), 3, 2, 1),
-    ((1, 1, 15, 10), (3, 5), (3, 5), 0), ((1, 2, 5, 6), (2, 3), 1, ((1, 0), (0, 2))), ((1, 2, 70, 62), (70, 62), None, 0)]
-MORE_POOLINGS: list[tuple[Any, ...]] = [*POOLINGS, ((0, 2, 4, 4), 2, None, 0), ((3, 2, 1, 66_000), (1, 66_000), None, 0)]
+    ((1, 1, 15, 10), (3, 5), (3, 5), 0), ((1, 2, 5, 6), (2, 3), 1, ((1, 0), (0, 2))),
+    ((1, 2, 70, 62), (70, 62), None, 0)]
+MORE_POOLINGS: list[tuple[Any, ...]] = [
+    *POOLINGS, ((0, 2, 4, 4), 2, None, 0), ((3, 2, 1, 66_000), (1, 66_000), None, 0)]
 # Windows of a block, of some threads, of a thread, more than elements, and of several blocks
 UNEVEN: list[tuple[Any, ...]] = [
     ((1, 2, 3, 5100), (2, 2), FLOAT), ((2, 3, 7, 5), (3, 4), DOUBLE), ((1, 1, 4, 4), (7, 7), FLOAT),

@@ -143,6 +143,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "avg_pool2d_grad_x": Primitive("ic", "i", "avg_pool2d_grad_x"),
     "avg_pool2d_grad_act": Primitive("iicc", "i", "avg_pool2d_grad_x"),
     "adaptive_avg_pool2d": PLAIN, "adaptive_avg_pool2d_grad_x": PLAIN,
+    "interpolate": PLAIN, "interpolate_grad_x": PLAIN,
     "conv2d_norm": PLAIN, "conv2d_norm_act": PLAIN, "max_pool2d": PLAIN, "max_pool2d_grad_x": PLAIN,
     # loss
     "check_labels": Primitive(effect=True),

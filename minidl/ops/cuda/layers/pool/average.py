@@ -1,5 +1,5 @@
-"""Average pooling: by the report's kernel where windows tile the image (Krizhevsky 2009, section 6.3), but for large ones
-and images with gaps."""
+"""Average pooling: by the report's kernel where windows tile the image (Krizhevsky 2009, section 6.3), but for large
+windows and for images with gaps."""
 
 from __future__ import annotations
 
