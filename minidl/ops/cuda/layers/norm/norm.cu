@@ -13,8 +13,8 @@
 // the variance of values that differ by little. A team's elements are read anew for each sum: they lie in a cache then.
 // -DWIDE: a thread takes so many neighbours at once: `own`, inner and chunk multiples of it, arrays at multiples of 16 bytes.
 // -DFUSED: `normalize` adds `other`, where it is given, and applies the activation -DACT.
-// Requires: blockDim.x a multiple of 32; lanes and near powers of two, near up to 32; near * lanes up to 32, or blockDim.x;
-// chunk at least 1.
+// Requires: blockDim.x a multiple of 32; lanes and near powers of two, near up to 32; near * lanes up to 32, or
+// blockDim.x; chunk at least 1.
 #include "include/common.cuh"
 #include "include/act.cuh"
 
@@ -259,8 +259,8 @@ __device__ __forceinline__ void products(Team& t, const REAL* __restrict__ gy, c
     product = summed(product, t.g);
 }
 
-// Both for each team: sums (splits, 2, sets). row: 0, or the elements of a set where the sets that
-// are summed are channels, and those with a mean are rows.
+// Both for each team: sums (splits, 2, sets). row: 0, or the elements of a set where the sets that are
+// summed are channels, and those with a mean are rows.
 extern "C" __global__ void norm_products(const REAL* __restrict__ gy, const REAL* __restrict__ x, const REAL* w,
                                          const REAL* mean, const REAL* rstd, REAL* sums, int row, Norm g) {
     Team t(g);
@@ -291,8 +291,8 @@ extern "C" __global__ void norm_act_products(const REAL* __restrict__ gy, const 
     t.leave(sums, sum, product);
 }
 
-// gx = rstd * (gz - mean of gz - z * mean of gz * z). sums: as norm_products leaves them, or none where a team owns a set.
-// gw and gb, where they are given: those of a channel that is the set.
+// gx = rstd * (gz - mean of gz - z * mean of gz * z). sums: as norm_products leaves them, or none where a team owns a
+// set. gw and gb, where they are given: those of a channel that is the set.
 extern "C" __global__ void normalize_grad(const REAL* __restrict__ gy, const REAL* __restrict__ x, const REAL* w,
                                           const REAL* mean, const REAL* rstd, const REAL* sums, REAL* __restrict__ gx,
                                           REAL* gw, REAL* gb, Norm g) {
