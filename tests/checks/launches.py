@@ -145,6 +145,7 @@ MORE_CONVOLUTIONS: list[tuple[Any, ...]] = [               # one image, many map
     ((2, 3, 9, 20), (17, 3, 3, 2), (2, 1), ((1, 0), (0, 1))), ((1, 3, 32, 32), (16, 3, 8, 8), 1, ((4, 3), (4, 3))),
     ((33, 1, 6, 6), (2, 1, 6, 6), 1, 0), ((2, 2, 5, 5), (3, 2, 1, 1), 2, 0), ((0, 2, 5, 5), (3, 2, 3, 3), 1, 1)]
 SPLITTING = [((64, 1, 20, 20), (2, 1, 3, 3), 1, 0), ((2, 300, 3, 3), (4, 300, 3, 3), 1, 0),
+             ((2, 5, 9, 8), (300, 5, 4, 5), (2, 3), 1),
              ((20, 30, 19, 18), (40, 30, 3, 3), 1, 2)]
 ON_TENSOR_CORES = tuple(convolutions.TENSOR_CORES)
 # Tiles of 16 and one that is the image; filters wider than a tile; padding wider than filters; a stride; one channel
@@ -729,7 +730,9 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("conv/bias/bias.cu", bias_gradient, *[
             (*row, dtype) for row in MORE_CONVOLUTIONS for dtype in (FLOAT, DOUBLE)]),
         *each("conv/product/implicit_gemm.cu", convolve, *CONVOLUTIONS[:4],
-              (*CONVOLUTIONS[0][:4], ("whole_image", "implicit_gemm"), DOUBLE), slow=5),
+              (*CONVOLUTIONS[0][:4], ("whole_image", "implicit_gemm"), DOUBLE),
+              # a gradient at steps whose depth has shares, which all residues leave in the same parts
+              ((1, 3, 9, 8), (260, 3, 4, 4), 2, 1, ("implicit_gemm",)), slow=6),
         *each("conv/resident/winograd.cu", convolve, *CONVOLUTIONS[4:6]),
         *each("conv/product/winograd_tiles.cu", convolve, CONVOLUTIONS[-1],  # and a product that copies 16 bytes
               ((4, 36, 14, 14), (36, 36, 3, 3), 1, 1, ("winograd_4x4",)), *[
