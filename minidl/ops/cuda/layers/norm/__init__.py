@@ -122,7 +122,7 @@ def normalize_by_grad(gy: Array, x: Array, mean: Array, var: Array, w: Array | N
     plan = plan_of(g, gy, x, gx)
     sums = launch.empty((plan.splits, 2, *g.sets), gy.dtype)
     plan.run("normalize_by_grad", gy, x, mean, var, w, gx, sums, eps)
-    gb, gw = added_up(sums)
+    gw, gb = added_up(sums)
     return gx, gw, gb
 
 
@@ -142,7 +142,7 @@ def normalize_grad(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Arra
     plan = _plan(gx.size // (g.channels * g.spread), g.channels, g.spread, g, x.dtype)
     sums = launch.empty((plan.splits, 2, *g.affine), x.dtype)
     plan.run("norm_products", gy, x, None, mean, rstd, sums, g.inner)
-    gb, gw = added_up(sums)
+    gw, gb = added_up(sums)
     return gx, gw, gb
 
 

@@ -75,8 +75,8 @@ struct Team {
 
     __device__ __forceinline__ void leave(REAL* sums, REAL sum, REAL product) const {
         if (!splits() || lane) return;
-        sums[2 * split * g.sets + set] = sum;
-        sums[(2 * split + 1) * g.sets + set] = product;
+        sums[2 * split * g.sets + set] = product;  // as gradients of weight and bias stand
+        sums[(2 * split + 1) * g.sets + set] = sum;
     }
 
     __device__ __forceinline__ void start() {
@@ -202,7 +202,7 @@ extern "C" __global__ void normalize_by(const REAL* __restrict__ x, const REAL* 
     }
 }
 
-// gx = gy * rstd * w by moments that are known; and where sums (splits, 2, sets) are asked for, those of gy and of gy * z
+// gx = gy * rstd * w by moments that are known; and where sums (splits, 2, sets) are asked for, those of gy * z and of gy
 // over each team's elements, with z = (x - mean) * rstd.
 extern "C" __global__ void normalize_by_grad(const REAL* __restrict__ gy, const REAL* __restrict__ x, const REAL* mean,
                                              const REAL* var, const REAL* w, REAL* __restrict__ gx, REAL* sums,
@@ -259,7 +259,7 @@ __device__ __forceinline__ void products(Team& t, const REAL* __restrict__ gy, c
     product = summed(product, t.g);
 }
 
-// Both for each team: sums (splits, 2, sets). row: 0, or the elements of a set where the sets that are
+// Both for each team, gz * z first: sums (splits, 2, sets). row: 0, or the elements of a set where the sets that are
 // summed are channels, and those with a mean are rows.
 extern "C" __global__ void norm_products(const REAL* __restrict__ gy, const REAL* __restrict__ x, const REAL* w,
                                          const REAL* mean, const REAL* rstd, REAL* sums, int row, Norm g) {
@@ -301,8 +301,8 @@ extern "C" __global__ void normalize_grad(const REAL* __restrict__ gy, const REA
     REAL sum = 0, product = 0;
     if (sums) {
         for (int s = t.lane; s < t.splits(); s += g.lanes) {
-            sum += sums[2 * s * g.sets + t.set];
-            product += sums[(2 * s + 1) * g.sets + t.set];
+            product += sums[2 * s * g.sets + t.set];
+            sum += sums[(2 * s + 1) * g.sets + t.set];
         }
         sum = summed(sum, t.g);
         product = summed(product, t.g);
