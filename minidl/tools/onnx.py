@@ -432,6 +432,11 @@ def _adaptive_avg_pool2d(graph: _Graph, ndim: int, x: str, *, size: tuple[int, i
     return graph.node("MatMul", graph.constant(rows), graph.node("MatMul", x, graph.constant(columns.T)))
 
 
+def _interpolate(graph: _Graph, ndim: int, x: str, *, factors: tuple[int, int]) -> str:
+    return graph.node("Resize", x, "", graph.constant((1, 1, *factors), np.float32), mode="nearest",
+                      coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+
+
 def _reshape(graph: _Graph, ndim: int, x: str, *, shape: tuple[int, ...]) -> str:
     if graph.sizes.count(-1) > 1:
         raise ValueError(f"onnx.export: reshape to {shape} has {graph.sizes.count(-1)} sizes that depend on the batch "
@@ -513,7 +518,8 @@ ROWS: dict[str, Callable[..., str]] = {
     "where": _where,
     "rsqrt": lambda graph, ndim, x: graph.node("Reciprocal", graph.node("Sqrt", x)),
     "cumsum": lambda graph, ndim, x, *, axis: graph.node("CumSum", x, graph.constant(axis, np.int64)),
-    "adaptive_avg_pool2d": _adaptive_avg_pool2d, "softmax": _along("Softmax"), "log_softmax": _along("LogSoftmax"),
+    "adaptive_avg_pool2d": _adaptive_avg_pool2d, "interpolate": _interpolate, "softmax": _along("Softmax"),
+    "log_softmax": _along("LogSoftmax"),
     "conv2d": _conv2d, "linear": _linear, "avg_pool2d": _pool("AveragePool", count_include_pad=1),
     "max_pool2d": _pool("MaxPool"), "reshape": _reshape, "transpose": _transpose, "getitem": _getitem,
     "concatenate": _concatenate, "batch_norm": _batch_norm, "layer_norm": _layer_norm, "group_norm": _group_norm,
@@ -528,5 +534,5 @@ ROWS: dict[str, Callable[..., str]] = {
 }
 # What takes masks as they are.
 OF_MASKS = {"eq", "ne", "where", "clone", "expand", "pad", "reshape", "transpose", "getitem", "concatenate",
-            "scaled_dot_product_attention"}
+            "interpolate", "scaled_dot_product_attention"}
 OTHER_DTYPE = {"gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin"}      # whose result has one of its own in ONNX

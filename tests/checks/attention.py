@@ -19,8 +19,9 @@ from checks.sources import counted  # noqa: E402
 from minidl.ops import cuda  # noqa: E402
 
 # kind -> (precision, the type in which matrices are stored)
-KINDS = {"tf32": ("tf32", np.float32), "bf16": ("bf16", np.float32), "bf16 stored": ("bf16", np.uint16)}
-WRITTEN_OUT = {"fp32": ("fp32", np.float32), "3xtf32": ("3xtf32", np.float32), "float64": ("tf32", np.float64)}
+KINDS = {"fp32": ("fp32", np.float32), "tf32": ("tf32", np.float32), "bf16": ("bf16", np.float32),
+         "bf16 stored": ("bf16", np.uint16), "3xtf32": ("3xtf32", np.float32)}
+WRITTEN_OUT = {"float64": ("tf32", np.float64)}
 KERNELS = {"attention", "attention_dots", "attention_grad"}
 EPS = float(np.finfo(np.float32).eps)
 

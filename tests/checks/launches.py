@@ -145,6 +145,7 @@ MORE_CONVOLUTIONS: list[tuple[Any, ...]] = [               # one image, many map
     ((2, 3, 9, 20), (17, 3, 3, 2), (2, 1), ((1, 0), (0, 1))), ((1, 3, 32, 32), (16, 3, 8, 8), 1, ((4, 3), (4, 3))),
     ((33, 1, 6, 6), (2, 1, 6, 6), 1, 0), ((2, 2, 5, 5), (3, 2, 1, 1), 2, 0), ((0, 2, 5, 5), (3, 2, 3, 3), 1, 1)]
 SPLITTING = [((64, 1, 20, 20), (2, 1, 3, 3), 1, 0), ((2, 300, 3, 3), (4, 300, 3, 3), 1, 0),
+             ((2, 5, 9, 8), (300, 5, 4, 5), (2, 3), 1),
              ((20, 30, 19, 18), (40, 30, 3, 3), 1, 2)]
 ON_TENSOR_CORES = tuple(convolutions.TENSOR_CORES)
 # Tiles of 16 and one that is the image; filters wider than a tile; padding wider than filters; a stride; one channel
@@ -324,12 +325,14 @@ def captured(name: str, channels: int, dtype: type) -> None:
 # ---------------------------------------------------------------- the table
 POOLINGS: list[tuple[Any, ...]] = [        # x, window, stride, padding
     ((3, 2, 12, 8), 4, 4, 0), ((2, 3, 28, 28), 2, 2, 0), ((2, 3, 9, 7), 3, 2, 1),
-    ((1, 1, 15, 10), (3, 5), (3, 5), 0), ((1, 2, 5, 6), (2, 3), 1, ((1, 0), (0, 2)))]
-MORE_POOLINGS: list[tuple[Any, ...]] = [*POOLINGS, ((0, 2, 4, 4), 2, None, 0)]
-# Windows of a block, of some threads, and more than elements
+    ((1, 1, 15, 10), (3, 5), (3, 5), 0), ((1, 2, 5, 6), (2, 3), 1, ((1, 0), (0, 2))),
+    ((1, 2, 70, 62), (70, 62), None, 0)]
+MORE_POOLINGS: list[tuple[Any, ...]] = [
+    *POOLINGS, ((0, 2, 4, 4), 2, None, 0), ((3, 2, 1, 66_000), (1, 66_000), None, 0)]
+# Windows of a block, of some threads, of a thread, more than elements, and of several blocks
 UNEVEN: list[tuple[Any, ...]] = [
-    ((1, 2, 3, 2100), (2, 2), FLOAT), ((2, 3, 7, 5), (3, 4), DOUBLE), ((1, 1, 4, 4), (7, 7), FLOAT),
-    ((1, 1, 1, 33_000), (1, 50), FLOAT)]
+    ((1, 2, 3, 5100), (2, 2), FLOAT), ((2, 3, 7, 5), (3, 4), DOUBLE), ((1, 1, 4, 4), (7, 7), FLOAT),
+    ((1, 1, 1, 33_000), (1, 50), FLOAT), ((1, 3, 9001, 1), (2, 1), FLOAT), ((0, 3, 4, 5), (3, 3), FLOAT)]
 SOFTMAXES: list[tuple[Any, ...]] = [((5, 7),), ((3, 1500),), ((2, 33, 3),)]
 DROPOUTS: list[tuple[Any, ...]] = [((),), ((3,),), ((5, 131),)]
 COUNTED = [(1, 1), (130, 3), (1500, 20), (0, 4)]                           # images, classes
@@ -360,7 +363,7 @@ MORE_SIZES = [(3, 5, 2), (33, 70, 130), (2, 3000, 3), (600, 9, 600), (0, 3, 2), 
 # A channel by one team and by several; rows by some threads of a warp, by a block and by several; columns by a thread
 NORMS: list[tuple[Any, ...]] = [
     (batch_geometry(shape, None, None, None, None, True), shape) for shape in (
-        (3, 5, 4, 3), (6, 3, 41, 37), (70, 2, 9, 9), (50, 7), (2, 1, 3), (7, 3, 40, 38))]
+        (3, 5, 4, 3), (6, 3, 41, 37), (70, 2, 9, 9), (50, 7), (1100, 7), (2, 1, 3), (7, 3, 40, 38))]
 NORMS += [(layer_geometry(shape, last, None, None), shape) for shape, last in (
     ((5, 7), 7), ((40, 3), 3), ((3, 2, 5, 270), (5, 270)), ((2, 5000), 5000), ((700, 2), 2))]
 NORMS += [(group_geometry(shape, groups, None, None), shape) for shape, groups in (
@@ -471,9 +474,9 @@ LAUNCHES: dict[str, list[Launch]] = {
             (*row, affine, dtype) for row in (*NORMS, *MORE_NORMS) for affine in (False, True)
             for dtype in (FLOAT, DOUBLE)]),
         *each("layers/norm/norm.cu", primitives.normalization_with_an_activation,
-              *[(*row, "relu", FLOAT) for row in NORMS[:6]], (*NORMS[0], "tanh", DOUBLE)),
+              *[(*row, "relu", FLOAT) for row in NORMS[:7]], (*NORMS[0], "tanh", DOUBLE)),
         *on_device("layers/norm/norm.cu", primitives.normalization_with_an_activation, *[
-            (*row, act, dtype) for row in (*NORMS[:6], *MORE_NORMS[:5]) for act in ACTIVATIONS
+            (*row, act, dtype) for row in (*NORMS[:7], *MORE_NORMS[:5]) for act in ACTIVATIONS
             for dtype in (FLOAT, DOUBLE)]),
         *each("layers/norm/fold.cu", primitives.convolution_with_normalization,
               ("relu", False, FLOAT), ("tanh", True, FLOAT)),
@@ -727,7 +730,9 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("conv/bias/bias.cu", bias_gradient, *[
             (*row, dtype) for row in MORE_CONVOLUTIONS for dtype in (FLOAT, DOUBLE)]),
         *each("conv/product/implicit_gemm.cu", convolve, *CONVOLUTIONS[:4],
-              (*CONVOLUTIONS[0][:4], ("whole_image", "implicit_gemm"), DOUBLE), slow=5),
+              (*CONVOLUTIONS[0][:4], ("whole_image", "implicit_gemm"), DOUBLE),
+              # a gradient at steps whose depth has shares, which all residues leave in the same parts
+              ((1, 3, 9, 8), (260, 3, 4, 4), 2, 1, ("implicit_gemm",)), slow=6),
         *each("conv/resident/winograd.cu", convolve, *CONVOLUTIONS[4:6]),
         *each("conv/product/winograd_tiles.cu", convolve, CONVOLUTIONS[-1],  # and a product that copies 16 bytes
               ((4, 36, 14, 14), (36, 36, 3, 3), 1, 1, ("winograd_4x4",)), *[

@@ -121,10 +121,17 @@ def cross_entropy_of_any_size(n: int, classes: int) -> None:
 
 
 def uneven_windows(shape: tuple[int, ...], size: tuple[int, int], dtype: type) -> None:
-    """Means over a grid of windows, and their gradient."""
+    """Means over a grid of windows, and their gradient; of images that lie in memory as they are, transposed, with
+    channels last, sliced and mirrored."""
     tolerance = 8 * np.finfo(dtype).eps
-    for got, want in both(lambda k, x: k.adaptive_avg_pool2d(x, size), normal(*shape, dtype=dtype)):
-        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+    n, c, h, w = shape
+    for axes, sizes, seen in (((0, 1, 2, 3), shape, np.s_[:]), ((0, 1, 3, 2), (n, c, w, h), np.s_[:]),
+                              ((0, 3, 1, 2), (n, h, w, c), np.s_[:]), ((0, 1, 2, 3), (n, c, h, 2 * w), np.s_[..., ::2]),
+                              ((0, 1, 2, 3), shape, np.s_[..., ::-1])):
+        def averages(k: Any, x: Any, axes: tuple[int, ...] = axes, seen: Any = seen) -> Any:
+            return k.adaptive_avg_pool2d(x.transpose(axes)[seen], size)
+        for got, want in both(averages, normal(*sizes, dtype=dtype)):
+            np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
     for got, want in both(lambda k, gy: k.adaptive_avg_pool2d_grad_x(gy, shape[2:]),
                           normal(*shape[:2], *size, dtype=dtype)):
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=4 * tolerance)

@@ -549,7 +549,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         "at < count ?", "at < count - 1 ?", lambda: primitives.next_rows((7, 3), 7, FLOAT), "[Nn]ot equal"),
     "parts of a set that count alike": (
         "return imin(g.chunk, size - split * g.chunk);", "return g.chunk;",
-        lambda: primitives.normalization(*NORMS[3], True, FLOAT), "[Nn]ot equal"),
+        lambda: primitives.normalization(*NORMS[4], True, FLOAT), "[Nn]ot equal"),
     "a channel's neighbour's weight": (
         "/ t.g.spread % t.g.channels]", "/ t.g.spread % t.g.channels ^ 1]",
         lambda: primitives.normalization(*NORMS[-3], True, FLOAT), "[Nn]ot equal"),

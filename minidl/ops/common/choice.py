@@ -12,8 +12,8 @@ import numpy as np
 from .primitives import Array, Flag
 
 __all__ = [
-    "abs", "argmin", "argsort", "cast", "clip", "cumprod", "cumsum", "maximum", "min", "minimum", "pad", "prod", "sign",
-    "where",
+    "abs", "argmin", "argsort", "cast", "clip", "cumprod", "cumsum", "interpolate", "maximum", "min", "minimum", "pad",
+    "prod", "sign", "where",
 ]
 
 abs = np.abs
@@ -73,6 +73,14 @@ def cumsum(x: Array, axis: int, reverse: bool = False) -> Array:
 
 def cast(x: Array, dtype: str) -> Array:
     return x.astype(dtype)
+
+
+def interpolate(x: Array, factors: tuple[int, int]) -> Array:
+    """x (n,c,h,w) -> (n,c,h fh,w fw), each pixel fh by fw times."""
+    (n, c, h, w), (fh, fw) = x.shape, factors
+    y = np.empty_like(x, shape=(n, c, h, fh, w, fw), order="C")
+    y[...] = x[:, :, :, None, :, None]
+    return y.reshape(n, c, h * fh, w * fw)
 
 
 def pad(x: Array, widths: tuple[tuple[int, int], ...], value: float) -> Array:

@@ -142,7 +142,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "avg_pool2d_grad_x": Primitive("ic", "i", "avg_pool2d_grad_x"),
     "avg_pool2d_grad_act": Primitive("iicc", "i", "avg_pool2d_grad_x"),
     "adaptive_avg_pool2d": PLAIN, "adaptive_avg_pool2d_grad_x": PLAIN,
-    "max_pool2d": PLAIN, "max_pool2d_grad_x": PLAIN,
+    "interpolate": PLAIN, "interpolate_grad_x": PLAIN, "max_pool2d": PLAIN, "max_pool2d_grad_x": PLAIN,
     # loss
     "check_labels": Primitive(effect=True),
     "cross_entropy": PLAIN, "cross_entropy_grad_x": PLAIN, "nll": PLAIN, "nll_grad_x": PLAIN,

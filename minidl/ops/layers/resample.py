@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ...core.tensor import Tensor
-from ..arrays.arrange import expand
 from ..arrays.shapes import reshape, transpose
 from ..common.geometry import Padding, Pair, conv_geometry, edges, is_int, pair
 from ..common.op import also, op
@@ -89,7 +88,7 @@ def interpolate(x: Tensor, size: Pair | None = None, scale_factor: Pair | None =
     >>> interpolate(Tensor([[[[1.0, 2.0]]]]), scale_factor=2).tolist()
     [[[[1.0, 1.0, 2.0, 2.0], [1.0, 1.0, 2.0, 2.0]]]]
     """
-    n, c, h, w = _images("interpolate", x)
+    h, w = _images("interpolate", x)[2:]
     if mode != "nearest":
         raise ValueError(f"interpolate: mode {mode!r} is not 'nearest', the only one")
     if (size is None) == (scale_factor is None):
@@ -102,8 +101,12 @@ def interpolate(x: Tensor, size: Pair | None = None, scale_factor: Pair | None =
         if (h * fh, w * fw) != (oh, ow):
             raise ValueError(f"interpolate: size {oh}x{ow} is not a multiple of {h}x{w}; name rows and columns by "
                              "x[:, :, i][:, :, :, j]")
-    apart = expand(reshape(x, shape=(n, c, h, 1, w, 1)), shape=(-1, -1, -1, fh, -1, fw))
-    return reshape(apart, shape=(n, c, h * fh, w * fw))
+    return _interpolate(x, factors=(fh, fw))
+
+
+@op
+def _interpolate(k, x: Tensor, *, factors: tuple[int, int]):
+    return k.interpolate(x, factors), lambda gy, need: (k.interpolate_grad_x(gy, factors),)
 
 
 def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:

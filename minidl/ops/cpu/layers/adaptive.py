@@ -1,13 +1,13 @@
-"""Means over a grid of windows that differ in size, on NumPy arrays."""
+"""Means over a grid of windows that differ in size, and sums of windows that do not, on NumPy arrays."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ...common.primitives import Array
-from ..reduce import mean
+from ..reduce import mean, sum_to
 
-__all__ = ["adaptive_avg_pool2d", "adaptive_avg_pool2d_grad_x"]
+__all__ = ["adaptive_avg_pool2d", "adaptive_avg_pool2d_grad_x", "interpolate_grad_x"]
 
 
 def _windows(axis: int, n: int, count: int) -> list[tuple[slice, ...]]:
@@ -34,3 +34,10 @@ def adaptive_avg_pool2d_grad_x(gy: Array, size: tuple[int, int]) -> Array:
             place = (*window[:-1], slice(i, i + 1))
             gx[window] += of_windows[place] / (window[-1].stop - window[-1].start)
     return gx
+
+
+def interpolate_grad_x(gy: Array, factors: tuple[int, int]) -> Array:
+    """The sums of gy over the places of each pixel."""
+    (n, c, oh, ow), (fh, fw) = gy.shape, factors
+    apart = gy.reshape(n, c, oh // fh, fh, ow // fw, fw)
+    return sum_to(apart, (n, c, oh // fh, 1, ow // fw, 1)).reshape(n, c, oh // fh, ow // fw)

@@ -12,6 +12,7 @@ import numpy as np
 
 from ....core.pools import free_all_blocks, keepers, lasting
 from . import poison
+from .misfits import MAX_ELEMENTS
 
 _current_device = cupy.cuda.runtime.getDevice
 _current_stream = cupy.cuda.get_current_stream
@@ -101,3 +102,13 @@ def ones_like(x: cupy.ndarray) -> cupy.ndarray:
 def _one(dtype: np.dtype, device: int) -> cupy.ndarray:
     with lasting():
         return cupy.ones((), dtype)
+
+
+def flat(x: cupy.ndarray) -> tuple[cupy.ndarray, tuple[int, ...]]:
+    """All memory from an array's first number to its last, for kernels that read it where it lies; and how many numbers
+    there are from one to the next of each axis. Of a copy, if that is no number from 0 up to what kernels count to."""
+    steps = tuple(stride // x.itemsize if n > 1 else 0 for n, stride in zip(x.shape, x.strides, strict=True))
+    extent = 1 + sum((n - 1) * step for n, step in zip(x.shape, steps, strict=True))
+    if x.size and (min(steps, default=0) < 0 or extent > MAX_ELEMENTS):
+        return flat(cupy.ascontiguousarray(x))
+    return cupy.lib.stride_tricks.as_strided(x, (extent if x.size else 0,), (x.itemsize,)), steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import NamedTuple
 
 import cupy
@@ -90,12 +91,15 @@ def _splits(tiles: int, slabs: int) -> int:
     return max(1, min(wanted, slabs // MIN_SLABS_PER_SPLIT, MAX_SPLITS))
 
 
+def _tiles(rows: int, columns: int) -> tuple[int, int]:
+    return launch.blocks(columns, BN), launch.blocks(rows, rows_per_block(rows))
+
+
 def _launch(rows: int, columns: int, taps: np.ndarray, fields: dict[str, int], dtype: np.dtype, layout: str,
             neighbours: bool, splits: int | None = None) -> Launch:
-    bm = rows_per_block(rows)
-    tiles = launch.blocks(columns, BN), launch.blocks(rows, bm)
+    bm, tiles = rows_per_block(rows), _tiles(rows, columns)
     if splits is None:
-        splits = _splits(tiles[0] * tiles[1], -(-len(taps) // BK))
+        splits = _splits(math.prod(tiles), -(-len(taps) // BK))
     table = _taps(taps)
     pixels = launch.by_value("Pixels", rows=rows, depth=len(taps), w_packed=tiles[1] * bm, splits=splits, **fields)
     return Launch((*tiles, splits), (launch.real(dtype), ("BM", bm), ("NEIGHBOURS", int(neighbours)),
@@ -124,8 +128,9 @@ def _forward(g: ConvGeometry, dtype: np.dtype, layout: str) -> Launch:
 
 @functools.lru_cache(maxsize=1024)
 def _input_gradient(g: ConvGeometry, dtype: np.dtype, layout: str) -> tuple[Launch, ...]:
-    """A launch for each residue of row + top and column + left modulo the stride: its pixels meet the same taps."""
-    launches = []
+    """A launch for each residue of row + top and column + left modulo the stride: its pixels meet the same taps. All
+    have as many shares of the depth, so that their parts are added up together."""
+    phases_of: list[tuple[int, np.ndarray, dict[str, int]]] = []       # pixels, taps and fields of each
     phases = [(i, j) for i in range(g.sh) for j in range(g.sw)]
     firsts = [((i - g.top) % g.sh, (j - g.left) % g.sw) for i, j in phases]      # the first row and column of each
     whole = g.sh == g.sw == 1
@@ -145,9 +150,11 @@ def _input_gradient(g: ConvGeometry, dtype: np.dtype, layout: str) -> tuple[Laun
                   "step": y.column, "sr": 1, "sc": 1, "r0": 0, "c0": 0, "y_image": x.image, "y_row": x.map,
                   "y_r": g.sh * x.row, "y_c": g.sw * x.column, "y_first": row * x.row + column * x.column,
                   "size": g.n * g.c * g.h * g.w, "bias_size": g.c}
-        neighbours = _neighbours(layout, g.h * g.w, g, g.c) and (whole or layout != "NCHW")
-        launches.append(_launch(g.c, g.n * gh * gw, taps, fields, dtype, layout, neighbours, None if whole else 1))
-    return tuple(launches)
+        phases_of.append((g.n * gh * gw, taps, fields))
+    neighbours = _neighbours(layout, g.h * g.w, g, g.c) and (whole or layout != "NCHW")
+    splits = min(_splits(math.prod(_tiles(g.c, pixels)), -(-len(taps) // BK)) for pixels, taps, _ in phases_of)
+    return tuple(_launch(g.c, pixels, taps, fields, dtype, layout, neighbours, splits)
+                 for pixels, taps, fields in phases_of)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -159,34 +166,35 @@ def _filter_gradient(g: ConvGeometry, dtype: np.dtype, layout: str) -> Launch:
 
 
 # ---------------------------------------------------------------- the directions
-def _product(source: Array, w: Array, b: Array | None, out: Array, planned: Launch, mode: str, map_step: int) -> None:
+def _product(source: Array, w: Array, b: Array | None, out: Array, launches: tuple[Launch, ...], mode: str,
+             map_step: int) -> None:
     """map_step: from a map of the result to the next."""
-    constants = (*planned.constants, ("PRECISION", mode))
-    packed = launch.empty((planned.packed,), w.dtype)
-    launch.kernel(FILE, "conv2d_implicit_gemm_pack", *constants)(
-        (launch.blocks(planned.packed, 256),), (256,), w, packed, planned.taps, planned.packed, planned.pixels)
-    conv = launch.kernel(FILE, "conv2d_implicit_gemm", *constants)
-    if planned.splits == 1:
-        conv(planned.grid, (256,), source, packed, b, out, planned.taps, planned.pixels)
-        return
-    parts = launch.empty((planned.splits, *out.shape), out.dtype)
-    conv(planned.grid, (256,), source, packed, None, parts, planned.taps, planned.pixels)
-    finish = launch.kernel(FILE, "conv2d_implicit_gemm_finish", *constants)
-    finish((launch.blocks(out.size, 256),), (256,), parts, b, out, map_step, planned.pixels)
+    *_, last = launches
+    constants = (*last.constants, ("PRECISION", mode))     # of all alike, and so are splits
+    parts = launch.empty((last.splits, *out.shape), out.dtype) if last.splits > 1 else out
+    for planned in launches:
+        packed = launch.empty((planned.packed,), w.dtype)
+        launch.kernel(FILE, "conv2d_implicit_gemm_pack", *constants)(
+            (launch.blocks(planned.packed, 256),), (256,), w, packed, planned.taps, planned.packed, planned.pixels)
+        launch.kernel(FILE, "conv2d_implicit_gemm", *constants)(
+            planned.grid, (256,), source, packed, b if parts is out else None, parts, planned.taps, planned.pixels)
+    if parts is not out:
+        launch.kernel(FILE, "conv2d_implicit_gemm_finish", *constants)(
+            (launch.blocks(out.size, 256),), (256,), parts, b, out, map_step, last.pixels)
 
 
 def y(x: Array, w: Array, b: Array | None, g: ConvGeometry, mode: str = "FP32", layout: str = "NCHW") -> Array:
     out = launch.empty(layouts.ordered(layouts.IMAGES[layout], (g.n, g.m, g.oh, g.ow)), x.dtype)
     if out.size:
-        _product(x, w, b, out, _forward(g, x.dtype, layout), mode, _steps(layout, g.n, g.m, g.oh, g.ow).map)
+        _product(x, w, b, out, (_forward(g, x.dtype, layout),), mode, _steps(layout, g.n, g.m, g.oh, g.ow).map)
     return out
 
 
 def dx(gy: Array, w: Array, g: ConvGeometry, mode: str = "FP32", layout: str = "NCHW") -> Array:
     out = launch.empty(layouts.ordered(layouts.IMAGES[layout], (g.n, g.c, g.h, g.w)), gy.dtype)
     if out.size:
-        for planned in _input_gradient(g, gy.dtype, layout):
-            _product(gy, w, None, out, planned, mode, _steps(layout, g.n, g.c, g.h, g.w).map)
+        _product(gy, w, None, out, _input_gradient(g, gy.dtype, layout), mode,
+                 _steps(layout, g.n, g.c, g.h, g.w).map)
     return out
 
 

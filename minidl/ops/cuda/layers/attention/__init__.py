@@ -1,9 +1,10 @@
-"""Attention on CuPy arrays: launches attention.cu and attention_grad.cu, which store no scores, on tensor cores; what
-they do not compute is written out as products.
+"""Attention on CuPy arrays: launches attention.cu and attention_grad.cu, which store no scores; what they do not
+compute is written out as products.
 
-q (...,L,d), k (...,S,d), v (...,S,d) of float32 in the precisions tf32 and bf16, or of uint16, which holds bfloat16; a
-mask of float32. They are read where they lie, as parts of an array that has q, k and v of all heads. Results of four
-axes lie as (n,L,heads,d), so that the heads' results side by side are a view.
+q (...,L,d), k (...,S,d), v (...,S,d) of float32, on tensor cores in the precisions tf32 and bf16, and by multiply-adds
+in fp32 and 3xtf32; or of uint16, which holds bfloat16; a mask of float32. They are read where they lie, as parts of an
+array that has q, k and v of all heads. Results of four axes lie as (n,L,heads,d), so that the heads' results side by
+side are a view.
 """
 
 from __future__ import annotations
@@ -40,22 +41,29 @@ def _constants(width: int, dtype: np.dtype, how: str, masked: bool) -> tuple[lau
 
 
 def _shared(width: int, how: str, own: int) -> int:
-    """Bytes of a block with so many matrices of its own rows, two tiles, and the sums and dots of a tile's queries."""
+    """Bytes of a block with so many matrices of its own rows, two tiles, the sums and dots of a tile's queries, and,
+    for multiply-adds, weights on their way to another product."""
     step, tile = 16 if how == "BF16" else 8, 32 if width > 64 else 64
-    return (own * OWN + 2 * tile) * (launch.blocks(width, step) * 8 + 4) * 4 + (2 * tile * 4 if own > 1 else 0)
+    words = (own * OWN + 2 * tile) * (launch.blocks(width, step) * 8 + 4) + (2 * tile if own > 1 else 0)
+    return 4 * (words + (OWN * (tile + 8) if how == "FP32" else 0))
 
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (file, _constants(width, dtype, how, masked)) for file in (FILE, GRAD) for width in (8, 32, 64, 128)
-    for dtype, how in ((FLOAT, "TF32"), (FLOAT, "BF16"), (BF16, "BF16")) for masked in (False, True)]
+    for dtype, how in ((FLOAT, "FP32"), (FLOAT, "TF32"), (FLOAT, "BF16"), (BF16, "BF16")) for masked in (False, True)]
 
 
 def _how(q: Array, k: Array, v: Array, mask: Array | None) -> str | None:
     """PRECISION of the kernels, or None where they do not compute this."""
-    how, width = "BF16" if q.dtype == BF16 else MODES[precision()] if q.dtype == FLOAT else "", q.shape[-1]
-    if (how not in ("TF32", "BF16") or width % 8 or not 0 < width <= MAX_WIDTH or v.shape[-1] != width
+    if q.dtype not in (FLOAT, BF16):
+        return None
+    how, width = "BF16" if q.dtype == BF16 else MODES[precision()], q.shape[-1]
+    if how == "TF32X3":                    # three products on tensor cores take as long as one by multiply-adds
+        how = "FP32"
+    if (width % 8 or not 0 < width <= MAX_WIDTH or v.shape[-1] != width
             or not (q.size and k.size and v.size) or (mask is not None and mask.dtype != FLOAT)
-            or launch.compute_capability() < 80 or _shared(width, how, 2) > launch.most_shared()):
+            or (how != "FP32" and launch.compute_capability() < 80)
+            or _shared(width, how, 2) > launch.most_shared()):
         return None
     return how
 
@@ -67,21 +75,13 @@ def _heads(x: Array, lead: Ints) -> cupy.ndarray:
     return x.reshape(-1, lead[-1], *x.shape[-2:]) if len(lead) > 2 else x[(None,) * (2 - len(lead))]
 
 
-def _flat(x: Array) -> tuple[Array, Ints]:
-    """All memory from an array's first number to its last; and how many numbers there are from one to the next of an
-    axis."""
-    steps = tuple(stride // x.itemsize for stride in x.strides)
-    extent = 1 + sum((n - 1) * step for n, step in zip(x.shape, steps, strict=True))
-    return cupy.lib.stride_tricks.as_strided(x, (extent,), (x.itemsize,)), steps
-
-
 def _rows(x: cupy.ndarray, lead: Ints) -> tuple[Array, Ints]:
     """The memory of matrices, and how far apart they and their rows lie; a copy if rows do not begin at 16 bytes."""
     x = _heads(x, lead)
     apart = [stride for n, stride in zip(x.shape[:-1], x.strides, strict=False) if n > 1]
     if x.strides[-1] != x.itemsize or any(step % ALIGNMENT or step < 0 for step in (x.data.ptr, *apart)):
         x = cupy.ascontiguousarray(x)
-    memory, steps = _flat(x)
+    memory, steps = launch.flat(x)
     return memory, steps[:-1]
 
 
@@ -89,7 +89,7 @@ def _added(mask: Array | None, lead: Ints, queries: int, keys: int) -> tuple[Arr
     if mask is None:
         return None, (0, 0, 0, 0)
     mask = _heads(np.broadcast_to(mask, (*mask.shape[:-2], queries, keys)), lead)
-    return _flat(mask if min(mask.strides) >= 0 else cupy.ascontiguousarray(mask))
+    return launch.flat(mask)
 
 
 def _empty(lead: Ints, rows: int, width: int, dtype: np.dtype) -> tuple[Array, Array]:

@@ -13,20 +13,26 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
               const float* __restrict__ mask, STORE* __restrict__ o, float* __restrict__ sums, Heads p) {
     extern __shared__ __align__(16) unsigned memory[];
     unsigned *queries = memory, *keys = queries + OWN * PITCH, *values = keys + TILE * PITCH;
+    unsigned* scratch = values + TILE * PITCH;
     const int blocks = ceil_div(p.queries, OWN), head = blockIdx.x / blocks, n = head / p.heads, h = head % p.heads;
     const int first = (blocks - 1 - blockIdx.x % blocks) * OWN;         // those with the most keys begin first
-    const int lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16, row = first + own + lane / 4;
+    const int own = threadIdx.x / 32 * 16;
     q += n * p.q[0] + h * p.q[1];
     k += n * p.k[0] + h * p.k[1];
     v += n * p.v[0] + h * p.v[1];
     if (MASKED) mask += n * p.mask[0] + h * p.mask[1];
 
-    int last[2];                                                        // how many keys a query may attend to
+    int rows[HELD_ROWS], last[HELD_ROWS];                               // how many keys a query may attend to
+    float top[HELD_ROWS], total[HELD_ROWS] = {};
 #pragma unroll
-    for (int half = 0; half < 2; ++half) last[half] = p.causal ? imin(p.keys, row + half * 8 + 1) : p.keys;
+    for (int half = 0; half < HELD_ROWS; ++half) {
+        rows[half] = first + own + held_row(half);
+        last[half] = p.causal ? imin(p.keys, rows[half] + 1) : p.keys;
+        top[half] = -infinity();
+    }
     const int end = p.causal ? imin(p.keys, first + OWN) : p.keys;
     const float scale = p.scale * LOG2_E;
-    float out[PADDED / 8][4] = {}, top[2] = {-infinity(), -infinity()}, total[2] = {};
+    float out[PADDED / 8][4] = {};
     load_rows<OWN, 1>({{queries, q, p.q[2]}}, first, p.queries);
     for (int begin = 0; begin < end; begin += TILE) {
         if (begin) __syncthreads();                                     // the tile before has been read
@@ -35,12 +41,14 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
         float s[TILE / 8][4] = {};
         add_by_rows<TILE>(s, queries + own * PITCH, keys);
 
-        float largest[2] = {top[0], top[1]};
+        float largest[HELD_ROWS];
+#pragma unroll
+        for (int half = 0; half < HELD_ROWS; ++half) largest[half] = top[half];
 #pragma unroll
         for (int j = 0; j < TILE / 8; ++j)
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                const int key = begin + j * 8 + lane % 4 * 2 + e % 2, half = e / 2, query = row + half * 8;
+                const int key = begin + column_of(j, e), half = held(e), query = rows[half];
                 float score = s[j][e] * scale;
                 if (MASKED && query < p.queries && key < p.keys)
                     score += mask[query * p.mask[2] + key * p.mask[3]] * LOG2_E;
@@ -48,39 +56,36 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
                 largest[half] = fmaxf(largest[half], s[j][e]);
             }
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        for (int half = 0; half < HELD_ROWS; ++half) {
             float& most = largest[half];
-            most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
+            most = over_row(most, true);
             const float less = exp2f(top[half] - (most == -infinity() ? 0 : most));
             top[half] = most;
             total[half] *= less;
 #pragma unroll
-            for (int j = 0; j < PADDED / 8; ++j) {
-                out[j][half * 2] *= less;
-                out[j][half * 2 + 1] *= less;
-            }
+            for (int j = 0; j < PADDED / 8; ++j)
+#pragma unroll
+                for (int e = 0; e < 4; ++e)
+                    if (held(e) == half) out[j][e] *= less;
             most = most == -infinity() ? 0 : most;
         }
 #pragma unroll
         for (int j = 0; j < TILE / 8; ++j)
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                s[j][e] = exp2f(s[j][e] - largest[e / 2]);
-                total[e / 2] += s[j][e];
+                s[j][e] = exp2f(s[j][e] - largest[held(e)]);
+                total[held(e)] += s[j][e];
             }
-        add_by_columns<TILE>(out, s, values);
+        add_by_columns<TILE>(out, s, values, scratch);
     }
 
-    float factor[2];
+    float factor[HELD_ROWS];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        total[half] += __shfl_xor_sync(0xffffffff, total[half], 1);
-        total[half] += __shfl_xor_sync(0xffffffff, total[half], 2);
+    for (int half = 0; half < HELD_ROWS; ++half) {
+        total[half] = over_row(total[half], false);
         factor[half] = total[half] == 0 ? 0 : 1 / total[half];
-        const int query = row + half * 8;
-        if (query < p.queries && lane % 4 == 0)
-            sums[head * p.queries + query] = total[half] == 0 ? infinity() : (top[half] + log2f(total[half])) * LN_2;
+        if (rows[half] < p.queries && threadIdx.x % LANES_PER_ROW == 0)
+            sums[head * p.queries + rows[half]] = total[half] == 0 ? infinity() : (top[half] + log2f(total[half])) * LN_2;
     }
     store_rows(o + (n * p.queries * p.heads + h) * D, p.heads * D, first + own, p.queries, out, factor);
 }

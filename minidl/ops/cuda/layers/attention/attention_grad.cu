@@ -54,17 +54,18 @@ template <bool OF_KEYS> __device__ __forceinline__ void add_up(const Head& x, co
     unsigned *own = memory, *own_other = own + OWN * PITCH, *tile = own_other + OWN * PITCH;
     unsigned* tile_other = tile + TILE * PITCH;
     float *tile_sums = (float*)(tile_other + TILE * PITCH), *tile_dots = tile_sums + TILE;     // of its queries
-    const int lane = threadIdx.x % 32, mine = threadIdx.x / 32 * 16, row = first + mine + lane / 4;
+    unsigned* scratch = (unsigned*)(tile_dots + TILE);
+    const int mine = threadIdx.x / 32 * 16;
     const int rows = OF_KEYS ? p.keys : p.queries, others = OF_KEYS ? p.queries : p.keys;
     const int start = OF_KEYS && p.causal ? first / TILE * TILE : 0;
     const int end = !OF_KEYS && p.causal ? imin(others, first + OWN) : others;
     const float scale = p.scale * LOG2_E;
 
-    float own_sum[2], own_dot[2];
+    float own_sum[HELD_ROWS], own_dot[HELD_ROWS];
     if (!OF_KEYS) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int query = row + half * 8;
+        for (int half = 0; half < HELD_ROWS; ++half) {
+            const int query = first + mine + held_row(half);
             own_sum[half] = query < p.queries ? x.sums[query] * LOG2_E : infinity();
             own_dot[half] = query < p.queries ? x.dots[query] : 0;
         }
@@ -94,8 +95,8 @@ template <bool OF_KEYS> __device__ __forceinline__ void add_up(const Head& x, co
         for (int j = 0; j < TILE / 8; ++j)
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                const int half = e / 2, column = j * 8 + lane % 4 * 2 + e % 2, other = begin + column;
-                const int query = OF_KEYS ? other : row + half * 8, key = OF_KEYS ? row + half * 8 : other;
+                const int half = held(e), row = first + mine + held_row(half), column = column_of(j, e);
+                const int other = begin + column, query = OF_KEYS ? other : row, key = OF_KEYS ? row : other;
                 float score = w[j][e] * scale;
                 if (MASKED && query < p.queries && key < p.keys)
                     score += x.mask[query * p.mask[2] + key * p.mask[3]] * LOG2_E;
@@ -105,12 +106,12 @@ template <bool OF_KEYS> __device__ __forceinline__ void add_up(const Head& x, co
                 w[j][e] = attends ? exp2f(score - sum) : 0;
                 gs[j][e] = w[j][e] * (gs[j][e] - dot);
             }
-        if (OF_KEYS) add_by_columns<TILE>(gradient_v, w, tile_other);
-        add_by_columns<TILE>(gradient, gs, tile);
+        if (OF_KEYS) add_by_columns<TILE>(gradient_v, w, tile_other, scratch);
+        add_by_columns<TILE>(gradient, gs, tile, scratch);
     }
     const int stride = p.heads * D;
-    store_rows(OF_KEYS ? x.gk : x.gq, stride, first + mine, rows, gradient, {p.scale, p.scale});
-    if (OF_KEYS) store_rows(x.gv, stride, first + mine, rows, gradient_v, {1, 1});
+    store_rows(OF_KEYS ? x.gk : x.gq, stride, first + mine, rows, gradient, p.scale);
+    if (OF_KEYS) store_rows(x.gv, stride, first + mine, rows, gradient_v, 1.f);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, GRAD_BLOCKS)

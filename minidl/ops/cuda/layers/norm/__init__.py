@@ -1,4 +1,7 @@
-"""Normalisation on CuPy arrays: two launches each way, or one where a team of threads owns a set of values."""
+"""Normalisation on CuPy arrays: two launches each way, or one where a team of threads owns a set of values.
+
+An array with gaps is copied once, and not by each launch.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ __all__ = ["batch_norm", "normalize", "normalize_by", "normalize_by_grad", "norm
 
 FILE, THREADS = "layers/norm/norm.cu", launch.THREADS
 ELEMENTS_PER_THREAD = 16                   # up to which a set's values have more teams,
-MAX_SPLITS, MANY_SPLITS = 64, 512          # and so many teams at most; where sum_first adds up what they left
+MAX_SPLITS, MAX_BLOCKS = 64, 1024          # and so many teams at most; more if there are so few sets
+NEIGHBOURS = 32                            # sets whose values lie beside each other that threads share, at most
 LINE = 16                                  # bytes that a thread reads at once, where a channel's values lie together
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
@@ -40,18 +44,22 @@ class Plan(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(outer: int, sets: int, inner: int, g: NormGeometry, dtype: np.dtype, aligned: bool = False,
-          most: int = MAX_SPLITS) -> Plan:
+def _plan(outer: int, sets: int, inner: int, g: NormGeometry, dtype: np.dtype, aligned: bool = False) -> Plan:
     """For an array (outer, sets, inner). The sizes decide; and whether arrays start on multiples of 16 bytes, WIDE."""
     size = outer * inner
     wide = LINE // dtype.itemsize if g.across and inner % (LINE // dtype.itemsize) == 0 else 1
-    lanes = launch.lanes_per_row(size, inner=1 if inner > 1 or sets == 1 else 2)       # 1: neighbours are other sets'
-    splits = min(most, launch.blocks(size, ELEMENTS_PER_THREAD * lanes)) if lanes in (1, THREADS) else 1
+    near = 1 if inner > 1 else min(NEIGHBOURS, 1 << max(0, sets - 1).bit_length())
+    tiles, lanes = launch.blocks(sets, near), launch.lanes_per_row(size)
+    if near > 1:                           # a block, or a warp if that leaves a thread up to 16 values
+        lanes = (THREADS if size > ELEMENTS_PER_THREAD * (32 // near) else 32) // near
+    splits = 1
+    if near * lanes == THREADS:
+        splits = min(max(MAX_SPLITS, MAX_BLOCKS // tiles), launch.blocks(size, ELEMENTS_PER_THREAD * lanes))
     chunk = launch.blocks(launch.blocks(size, splits), wide) * wide
     splits = launch.blocks(size, chunk)
-    return Plan(launch.blocks(sets * splits * lanes, THREADS), splits, launch.by_value(
+    return Plan(launch.blocks(tiles * splits * near * lanes, THREADS), splits, launch.by_value(
         "Norm", outer=outer, sets=sets, inner=inner, channels=g.channels, spread=g.spread, own=int(g.across),
-        splits=splits, chunk=chunk, lanes=lanes), (launch.real(dtype), ("WIDE", wide if aligned else 1)))
+        splits=splits, chunk=chunk, lanes=lanes, near=near), (launch.real(dtype), ("WIDE", wide if aligned else 1)))
 
 
 def plan_of(g: NormGeometry, *arrays: Array | None) -> Plan:
@@ -67,6 +75,7 @@ def normalized(x: Array, w: Array | None, b: Array | None, running: tuple[Array 
                fused: tuple[launch.Constant, ...] = ()) -> tuple[Array, Array, Array]:
     """(y, mean, rstd), with what is fused to y."""
     running = running if g.size else (None, None)      # without values there is nowhere to move
+    x = cupy.ascontiguousarray(x)
     y, mean, rstd = (launch.empty(shape, x.dtype) for shape in (x.shape, g.sets, g.sets))
     plan = plan_of(g, x, other, y)
     parts = launch.empty((2, plan.splits, mean.size), x.dtype) if plan.splits > 1 else None
@@ -113,7 +122,7 @@ def normalize_by_grad(gy: Array, x: Array, mean: Array, var: Array, w: Array | N
     plan = plan_of(g, gy, x, gx)
     sums = launch.empty((plan.splits, 2, *g.sets), gy.dtype)
     plan.run("normalize_by_grad", gy, x, mean, var, w, gx, sums, eps)
-    gb, gw = sums[0] if plan.splits == 1 else sum_first(sums)
+    gw, gb = added_up(sums)
     return gx, gw, gb
 
 
@@ -125,30 +134,30 @@ def normalize_grad_x(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Ar
 def normalize_grad(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array,
                    g: NormGeometry) -> tuple[Array, Array, Array]:
     """The gradients by x, weight (the sum of gy * z over each channel) and bias (the sum of gy)."""
-    gw, gb = launch.empty(g.affine, x.dtype), launch.empty(g.affine, x.dtype)
     if g.across:                           # channels are the sets
+        gw, gb = launch.empty(g.affine, x.dtype), launch.empty(g.affine, x.dtype)
         return gradient(gy, x, w, mean, rstd, g, gw, gb), gw, gb
+    gy, x = cupy.ascontiguousarray(gy), cupy.ascontiguousarray(x)
     gx = gradient(gy, x, w, mean, rstd, g, None, None)
-    plan = _plan(gx.size // (g.channels * g.spread), g.channels, g.spread, g, x.dtype, most=MANY_SPLITS)
-    sums, totals = parts_of(plan.splits, g.channels, x) if plan.splits > 1 else (gb, gw)
-    plan.run("norm_products", gy, x, None, mean, rstd, sums, totals, g.inner)
-    if plan.splits > 1:
-        sum_first(sums, gb)
-        sum_first(totals, gw)
+    plan = _plan(gx.size // (g.channels * g.spread), g.channels, g.spread, g, x.dtype)
+    sums = launch.empty((plan.splits, 2, *g.affine), x.dtype)
+    plan.run("norm_products", gy, x, None, mean, rstd, sums, g.inner)
+    gw, gb = added_up(sums)
     return gx, gw, gb
 
 
-def parts_of(splits: int, sets: int, x: Array) -> tuple[cupy.ndarray, cupy.ndarray]:
-    return launch.empty((splits, sets), x.dtype), launch.empty((splits, sets), x.dtype)
+def added_up(sums: cupy.ndarray) -> cupy.ndarray:
+    """(splits, ...) -> (...)"""
+    return sums[0] if len(sums) == 1 else sum_first(sums)
 
 
 def gradient(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: NormGeometry, gw: Array | None,
-             gb: Array | None, sums: Array | None = None, totals: Array | None = None) -> Array:
-    """By x. gw, gb: where they are given, they are filled. sums, totals: as norm_products leaves them, if it has."""
-    gx = launch.empty(x.shape, x.dtype)
+             gb: Array | None, sums: Array | None = None) -> Array:
+    """By x. gw, gb: where they are given, they are filled. sums: as norm_products leaves them, if it has."""
+    gy, x, gx = cupy.ascontiguousarray(gy), cupy.ascontiguousarray(x), launch.empty(x.shape, x.dtype)
     plan = plan_of(g, x, gy, gx)
     if plan.splits > 1 and sums is None:
-        sums, totals = parts_of(plan.splits, mean.size, x)
-        plan.run("norm_products", gy, x, None if g.across else w, mean, rstd, sums, totals, 0)
-    plan.run("normalize_grad", gy, x, w, mean, rstd, sums, totals, gx, gw, gb)
+        sums = launch.empty((plan.splits, 2, *g.sets), x.dtype)
+        plan.run("norm_products", gy, x, None if g.across else w, mean, rstd, sums, 0)
+    plan.run("normalize_grad", gy, x, w, mean, rstd, sums, gx, gw, gb)
     return gx

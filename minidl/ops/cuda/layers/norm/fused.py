@@ -11,7 +11,7 @@ from ...conv import conv2d
 from ...conv.fused import conv2d_act
 from ..activation.elementwise import GRADIENTS, VALUES
 from ..activation.sums import add_grad_act, alike
-from . import batch_norm, gradient, normalize_grad, normalized, parts_of, plan_of
+from . import batch_norm, gradient, normalize_grad, normalized, plan_of
 
 __all__ = ["batch_norm_act", "conv2d_norm", "conv2d_norm_act", "normalize_act_grad"]
 
@@ -40,9 +40,9 @@ def normalize_act_grad(gy: Array, other: Array | None, y: Array, x: Array, w: Ar
         return gz, *normalize_grad(gz, x, w, mean, rstd, g)
     gz, gw, gb = launch.empty(x.shape, x.dtype), launch.empty(g.affine, x.dtype), launch.empty(g.affine, x.dtype)
     plan = plan_of(g, x, gy, other, y, gz)
-    sums, totals = parts_of(plan.splits, mean.size, x)
-    plan.run("norm_act_products", gy, other, y, x, mean, rstd, gz, sums, totals, fused=(("FUSED", 1), ("ACT", act)))
-    return gz, gradient(gz, x, w, mean, rstd, g, gw, gb, sums, totals), gw, gb
+    sums = launch.empty((plan.splits, 2, *g.sets), x.dtype)
+    plan.run("norm_act_products", gy, other, y, x, mean, rstd, gz, sums, fused=(("FUSED", 1), ("ACT", act)))
+    return gz, gradient(gz, x, w, mean, rstd, g, gw, gb, sums), gw, gb
 
 
 # ---------------------------------------------------------------- in evaluation

@@ -4,16 +4,18 @@
 // normalisation these are the images, the channels and the pixels; for layers and groups `outer` is 1 and `inner` a row.
 // Element e has channel e / spread % channels, of which there are as many weights; where channels are the sets (`own`), a
 // set has one weight.
-// A team of `lanes` threads (rows.cuh) owns a run of `chunk` of a set's outer * inner elements. Where a set has several
-// teams, moments or sums are left in `parts` (splits, sets) by one launch, and each team of the next adds up those of
-// its set again, in an order that sizes alone decide: two launches each way, and one where a team owns a whole set.
+// A team of `lanes` threads owns a run of `chunk` of a set's outer * inner elements. Where inner is 1, so that elements
+// beside each other are other sets', the teams of `near` neighbouring sets share `near * lanes` threads, in turns: then
+// neighbours read neighbours. Where a set has several teams, moments or sums are left in parts of (splits, sets) by one
+// launch, and each team of the next adds up those of its set again, in an order that sizes alone decide: two launches
+// each way, and one where a team owns a whole set.
 // Sums are of differences: from the first element at hand for the mean, from the mean for the variance, so float32 keeps
 // the variance of values that differ by little. A team's elements are read anew for each sum: they lie in a cache then.
 // -DWIDE: a thread takes so many neighbours at once: `own`, inner and chunk multiples of it, arrays at multiples of 16 bytes.
 // -DFUSED: `normalize` adds `other`, where it is given, and applies the activation -DACT.
-// Requires: blockDim.x a multiple of lanes and of 32; lanes a power of two up to 32, or blockDim.x; chunk at least 1.
+// Requires: blockDim.x a multiple of 32; lanes and near powers of two, near up to 32; near * lanes up to 32, or
+// blockDim.x; chunk at least 1.
 #include "include/common.cuh"
-#include "include/rows.cuh"
 #include "include/act.cuh"
 
 #ifndef WIDE
@@ -23,28 +25,45 @@
 using Run = Pack<WIDE>;
 
 struct Norm {
-    int outer, sets, inner, channels, spread, own, splits, chunk, lanes;
+    int outer, sets, inner, channels, spread, own, splits, chunk, lanes, near;
 };
 
-// This thread's team, and its walk over the team's elements, WIDE at a time, dividing once at the start.
+// The sum of a team's values: the same bits in each of its threads. Every thread of the block calls this.
+__device__ __forceinline__ REAL summed(REAL value, const Norm& g) {
+    const int threads = g.near * g.lanes;
+    for (int step = imin(threads, 32) / 2; step >= g.near; step /= 2) value += __shfl_xor_sync(~0u, value, step);
+    if (threads <= 32) return value;
+    __shared__ REAL warps[32][32];
+    __syncthreads();  // whoever reads the values of an earlier call is done
+    if (threadIdx.x % 32 < g.near) warps[threadIdx.x / 32][threadIdx.x % 32] = value;
+    __syncthreads();
+    value = warps[0][threadIdx.x % g.near];
+    for (int i = 1; i < threads / 32; i++) value += warps[i][threadIdx.x % g.near];
+    return value;
+}
+
+// This thread's team, and its walk over the team's elements, WIDE at a time, dividing once at the start. How many steps
+// there are is known then, so that the compiler can read for several steps at once.
+#define WALK(t) _Pragma("unroll 4") for (t.start(); t.left > 0; t.next())
 struct Team {
     const Norm& g;
-    unsigned set, split, lane, size, begin, end, at, o, i, step_o, step_i;
+    unsigned set, split, lane, size, begin, end, o, i, step_o, step_i;
+    int left, steps;
 
     __device__ __forceinline__ Team(const Norm& g) : g(g) {
-        const unsigned team = THREAD / g.lanes, sets = imax(1, g.sets);
-        lane = THREAD % g.lanes;
-        set = team % sets;  // neighbouring teams at neighbouring sets: one thread each where inner is 1
-        split = g.sets ? team / sets : g.splits;
+        const unsigned threads = g.near * g.lanes, team = THREAD / threads, tiles = imax(1, ceil_div(g.sets, g.near));
+        lane = THREAD % threads / g.near;
+        set = team % tiles * g.near + THREAD % g.near;
+        split = set < g.sets ? team / tiles : g.splits;
         size = g.outer * g.inner;
         begin = end = 0;
         if (split < g.splits) {
             begin = split * g.chunk;
             end = begin + g.chunk < size ? begin + g.chunk : size;
         }
+        steps = begin + lane * WIDE < end ? ceil_div(end - begin - lane * WIDE, g.lanes * WIDE) : 0;
         step_o = g.lanes * WIDE / g.inner;
         step_i = g.lanes * WIDE - step_o * g.inner;
-        start();
     }
 
     __device__ __forceinline__ bool is_first() const { return split == 0 && lane == 0; }
@@ -54,14 +73,20 @@ struct Team {
     __device__ __forceinline__ Run in(const REAL* __restrict__ x) const { return *(const Run*)(x + element()); }
     __device__ __forceinline__ void put(REAL* __restrict__ y, const Run& run) const { *(Run*)(y + element()) = run; }
 
+    __device__ __forceinline__ void leave(REAL* sums, REAL sum, REAL product) const {
+        if (!splits() || lane) return;
+        sums[2 * split * g.sets + set] = product;  // as gradients of weight and bias stand
+        sums[(2 * split + 1) * g.sets + set] = sum;
+    }
+
     __device__ __forceinline__ void start() {
-        at = begin + lane * WIDE;
+        const unsigned at = begin + lane * WIDE;
+        left = steps;
         o = at / g.inner;
         i = at - o * g.inner;
     }
-    __device__ __forceinline__ bool more() const { return at < end; }
     __device__ __forceinline__ void next() {
-        at += g.lanes * WIDE;
+        --left;
         o += step_o;
         i += step_i;
         if (i >= g.inner) {
@@ -76,20 +101,20 @@ __device__ __forceinline__ void moments(Team& t, const REAL* __restrict__ x, REA
     const unsigned o = t.begin / t.g.inner;
     const REAL first = t.begin < t.end ? x[(o * t.g.sets + t.set) * t.g.inner + t.begin - o * t.g.inner] : (REAL)0;
     REAL sum = 0;
-    for (t.start(); t.more(); t.next()) {
+    WALK(t) {
         const Run xs = t.in(x);
         EACH(j) sum += xs.v[j] - first;
     }
-    mean = first + reduce(sum, t.g.lanes, false) / imax(1, t.end - t.begin);
+    mean = first + summed(sum, t.g) / imax(1, t.end - t.begin);
     squares = 0;
-    for (t.start(); t.more(); t.next()) {
+    WALK(t) {
         const Run xs = t.in(x);
         EACH(j) {
             const REAL d = xs.v[j] - mean;
             squares += d * d;
         }
     }
-    squares = reduce(squares, t.g.lanes, false);
+    squares = summed(squares, t.g);
 }
 
 // The same of a whole set, from its parts: means (splits, sets) and squares (splits, sets).
@@ -99,13 +124,13 @@ __device__ __forceinline__ void whole_moments(const Team& t, const REAL* __restr
     const REAL first = splits ? parts[t.set] : (REAL)0;
     REAL sum = 0;
     for (int s = t.lane; s < splits; s += t.g.lanes) sum += (parts[s * sets + t.set] - first) * t.count_of(s);
-    mean = first + reduce(sum, t.g.lanes, false) / t.size;
+    mean = first + summed(sum, t.g) / t.size;
     squares = 0;
     for (int s = t.lane; s < splits; s += t.g.lanes) {
         const REAL d = parts[s * sets + t.set] - mean;
         squares += parts[(splits + s) * sets + t.set] + d * d * t.count_of(s);
     }
-    squares = reduce(squares, t.g.lanes, false);
+    squares = summed(squares, t.g);
 }
 
 extern "C" __global__ void norm_moments(const REAL* __restrict__ x, REAL* __restrict__ parts, Norm g) {
@@ -140,7 +165,7 @@ extern "C" __global__ void normalize(const REAL* __restrict__ x, const REAL* __r
         }
     }
     const REAL scale = g.own && w && t.splits() ? rstd * w[t.set] : rstd;
-    for (t.start(); t.more(); t.next()) {
+    WALK(t) {
         const unsigned channel = g.own ? t.set : t.element() / g.spread % g.channels;
         const Run xs = t.in(x), others = other ? t.in(other) : Run{};
         Run ys;
@@ -164,7 +189,7 @@ extern "C" __global__ void normalize_by(const REAL* __restrict__ x, const REAL* 
     if (!t.splits()) return;
     const REAL rstd = (REAL)1 / sqrt(var[t.set] + eps), center = mean[t.set];
     const REAL scale = g.own && w ? rstd * w[t.set] : rstd;
-    for (; t.more(); t.next()) {
+    WALK(t) {
         const unsigned channel = g.own ? t.set : t.element() / g.spread % g.channels;
         const Run xs = t.in(x);
         Run ys;
@@ -177,7 +202,7 @@ extern "C" __global__ void normalize_by(const REAL* __restrict__ x, const REAL* 
     }
 }
 
-// gx = gy * rstd * w by moments that are known; and where sums (splits, 2, sets) are asked for, those of gy and of gy * z
+// gx = gy * rstd * w by moments that are known; and where sums (splits, 2, sets) are asked for, those of gy * z and of gy
 // over each team's elements, with z = (x - mean) * rstd.
 extern "C" __global__ void normalize_by_grad(const REAL* __restrict__ gy, const REAL* __restrict__ x, const REAL* mean,
                                              const REAL* var, const REAL* w, REAL* __restrict__ gx, REAL* sums,
@@ -187,7 +212,7 @@ extern "C" __global__ void normalize_by_grad(const REAL* __restrict__ gy, const 
     const REAL rstd = live ? (REAL)1 / sqrt(var[t.set] + eps) : (REAL)0, center = live && sums ? mean[t.set] : (REAL)0;
     const REAL scale = live && w ? rstd * w[t.set] : rstd;
     REAL sum = 0, product = 0;
-    for (; t.more(); t.next()) {
+    WALK(t) {
         const Run gys = t.in(gy), xs = sums ? t.in(x) : Run{};
         Run gxs;
         EACH(j) {
@@ -198,12 +223,9 @@ extern "C" __global__ void normalize_by_grad(const REAL* __restrict__ gy, const 
         t.put(gx, gxs);
     }
     if (!sums) return;
-    sum = reduce(sum, g.lanes, false);
-    product = reduce(product, g.lanes, false);
-    if (live && t.lane == 0) {
-        sums[2 * t.split * g.sets + t.set] = sum;
-        sums[(2 * t.split + 1) * g.sets + t.set] = product;
-    }
+    sum = summed(sum, t.g);
+    product = summed(product, t.g);
+    t.leave(sums, sum, product);
 }
 
 // Of a team's elements: gz = gy * w, where w is given, and z = (x - mean) * rstd; and which set's mean that is.
@@ -225,7 +247,7 @@ __device__ __forceinline__ void products(Team& t, const REAL* __restrict__ gy, c
                                          const REAL* w, const REAL* mean, const REAL* rstd, int row, REAL& sum,
                                          REAL& product) {
     sum = product = 0;
-    for (t.start(); t.more(); t.next()) {
+    WALK(t) {
         Run gz, z;
         at_element(t, gy, x, w, mean, rstd, row, gz, z);
         EACH(j) {
@@ -233,33 +255,28 @@ __device__ __forceinline__ void products(Team& t, const REAL* __restrict__ gy, c
             product += gz.v[j] * z.v[j];
         }
     }
-    sum = reduce(sum, t.g.lanes, false);
-    product = reduce(product, t.g.lanes, false);
+    sum = summed(sum, t.g);
+    product = summed(product, t.g);
 }
 
-// Both for each team: sums (splits, sets) and totals (splits, sets). row: 0, or the elements of a set where the sets that
-// are summed are channels, and those with a mean are rows.
+// Both for each team, gz * z first: sums (splits, 2, sets). row: 0, or the elements of a set where the sets that are
+// summed are channels, and those with a mean are rows.
 extern "C" __global__ void norm_products(const REAL* __restrict__ gy, const REAL* __restrict__ x, const REAL* w,
-                                         const REAL* mean, const REAL* rstd, REAL* sums, REAL* totals, int row,
-                                         Norm g) {
+                                         const REAL* mean, const REAL* rstd, REAL* sums, int row, Norm g) {
     Team t(g);
     REAL sum, product;
     products(t, gy, x, w, mean, rstd, row, sum, product);
-    if (t.splits() && t.lane == 0) {
-        sums[t.split * g.sets + t.set] = sum;
-        totals[t.split * g.sets + t.set] = product;
-    }
+    t.leave(sums, sum, product);
 }
 
 // The same of a set's gz = act's gradient of gy, plus `other` where it is given, by y = act(z), or z (act.cuh); and gz.
 extern "C" __global__ void norm_act_products(const REAL* __restrict__ gy, const REAL* __restrict__ other,
                                              const REAL* __restrict__ y, const REAL* __restrict__ x, const REAL* mean,
-                                             const REAL* rstd, REAL* __restrict__ gz, REAL* sums, REAL* totals,
-                                             Norm g) {
+                                             const REAL* rstd, REAL* __restrict__ gz, REAL* sums, Norm g) {
     Team t(g);
     const REAL center = t.splits() ? mean[t.set] : (REAL)0, scale = t.splits() ? rstd[t.set] : (REAL)0;
     REAL sum = 0, product = 0;
-    for (; t.more(); t.next()) {
+    WALK(t) {
         const Run others = other ? t.in(other) : Run{}, ys = t.in(y), xs = t.in(x);
         Run run = t.in(gy);
         EACH(j) {
@@ -269,29 +286,26 @@ extern "C" __global__ void norm_act_products(const REAL* __restrict__ gy, const 
         }
         t.put(gz, run);
     }
-    sum = reduce(sum, g.lanes, false);
-    product = reduce(product, g.lanes, false);
-    if (t.splits() && t.lane == 0) {
-        sums[t.split * g.sets + t.set] = sum;
-        totals[t.split * g.sets + t.set] = product;
-    }
+    sum = summed(sum, t.g);
+    product = summed(product, t.g);
+    t.leave(sums, sum, product);
 }
 
-// gx = rstd * (gz - mean of gz - z * mean of gz * z). sums, totals: as norm_products leaves them, or none where a team
-// owns a set. gw and gb, where they are given: those of a channel that is the set.
+// gx = rstd * (gz - mean of gz - z * mean of gz * z). sums: as norm_products leaves them, or none where a team owns a
+// set. gw and gb, where they are given: those of a channel that is the set.
 extern "C" __global__ void normalize_grad(const REAL* __restrict__ gy, const REAL* __restrict__ x, const REAL* w,
-                                          const REAL* mean, const REAL* rstd, const REAL* sums, const REAL* totals,
-                                          REAL* __restrict__ gx, REAL* gw, REAL* gb, Norm g) {
+                                          const REAL* mean, const REAL* rstd, const REAL* sums, REAL* __restrict__ gx,
+                                          REAL* gw, REAL* gb, Norm g) {
     Team t(g);
     const REAL* each = g.own ? nullptr : w;  // a set's own weight is a factor of both sums
     REAL sum = 0, product = 0;
     if (sums) {
         for (int s = t.lane; s < t.splits(); s += g.lanes) {
-            sum += sums[s * g.sets + t.set];
-            product += totals[s * g.sets + t.set];
+            product += sums[2 * s * g.sets + t.set];
+            sum += sums[(2 * s + 1) * g.sets + t.set];
         }
-        sum = reduce(sum, g.lanes, false);
-        product = reduce(product, g.lanes, false);
+        sum = summed(sum, t.g);
+        product = summed(product, t.g);
     } else {
         products(t, gy, x, each, mean, rstd, 0, sum, product);
     }
@@ -303,7 +317,7 @@ extern "C" __global__ void normalize_grad(const REAL* __restrict__ gy, const REA
     const REAL scale = g.own && w ? rstd[t.set] * w[t.set] : rstd[t.set];
     sum /= imax(1, t.size);
     product /= imax(1, t.size);
-    for (t.start(); t.more(); t.next()) {
+    WALK(t) {
         Run gz, z;
         at_element(t, gy, x, each, mean, rstd, 0, gz, z);
         EACH(j) gz.v[j] = (gz.v[j] - sum - z.v[j] * product) * scale;

@@ -2,4 +2,5 @@
 
 from .adaptive import *
 from .average import *
+from .nearest import *
 from .windows import *

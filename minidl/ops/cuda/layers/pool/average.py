@@ -1,4 +1,5 @@
-"""Average pooling: by the report's kernel where windows tile the image (Krizhevsky 2009, section 6.3)."""
+"""Average pooling: by the report's kernel where windows tile the image (Krizhevsky 2009, section 6.3), but for large
+windows and for images with gaps."""
 
 from __future__ import annotations
 
@@ -11,12 +12,14 @@ import numpy as np
 from ....common.geometry import PoolGeometry
 from ....common.primitives import ACTIVATIONS, Array
 from ... import launch
+from .adaptive import adaptive_avg_pool2d
 from .windows import spread
 
 __all__ = ["avg_pool2d", "avg_pool2d_grad_act", "avg_pool2d_grad_x"]
 
 BAND = 1024                                # columns of windows that a block of a tiled kernel should own
 MIN_SHARED = 48 * 1024                     # bytes of shared memory that every device gives a block
+MAX_AREA = 4096                            # of a window, whose columns a thread each sums
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     ("layers/pool/krizhevsky.cu", (launch.real(dtype), ("KH", kh), ("KW", kw), *act))
@@ -47,8 +50,8 @@ def in_squares(g: PoolGeometry) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _tiling(g: PoolGeometry) -> Tiling | None:
-    """For windows that tile the image and whose rows fit shared memory; None for all others."""
-    if not _tiles(g):
+    """For windows that tile the image, whose rows fit shared memory, and that are not large; None for all others."""
+    if not _tiles(g) or g.kh * g.kw > MAX_AREA:
         return None
     rows, band = g.n * g.c * g.oh, max(1, BAND // g.w)
     pitch = 32 * launch.blocks(band * g.ow, 32) + 32 // g.kw
@@ -74,6 +77,8 @@ def _average(suffix: str, g: PoolGeometry, dtype: np.dtype,
 
 
 def avg_pool2d(x: Array, g: PoolGeometry) -> Array:
+    if _tiles(g) and (g.kh * g.kw > MAX_AREA or not x.flags.c_contiguous):
+        return adaptive_avg_pool2d(x, (g.oh, g.ow))
     y = launch.empty((g.n, g.c, g.oh, g.ow), x.dtype)
     start, numbers = _average("", g, x.dtype)
     start(x, y, *numbers)
