@@ -101,3 +101,15 @@ def ones_like(x: cupy.ndarray) -> cupy.ndarray:
 def _one(dtype: np.dtype, device: int) -> cupy.ndarray:
     with lasting():
         return cupy.ones((), dtype)
+
+
+def flat(x: cupy.ndarray) -> tuple[cupy.ndarray, tuple[int, ...]]:
+    """All memory from an array's first element to its last, without gaps; and how many elements there are from one to
+    the next of each axis. Of an array that goes backwards, a copy's."""
+    if min(x.strides, default=0) < 0:
+        x = cupy.ascontiguousarray(x)
+    steps = tuple(stride // x.itemsize for stride in x.strides)
+    if x.flags.c_contiguous or not x.size:
+        return x, steps
+    extent = 1 + sum((n - 1) * step for n, step in zip(x.shape, steps, strict=True))
+    return cupy.lib.stride_tricks.as_strided(x, (extent,), (x.itemsize,)), steps

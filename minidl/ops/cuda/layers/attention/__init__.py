@@ -67,21 +67,13 @@ def _heads(x: Array, lead: Ints) -> cupy.ndarray:
     return x.reshape(-1, lead[-1], *x.shape[-2:]) if len(lead) > 2 else x[(None,) * (2 - len(lead))]
 
 
-def _flat(x: Array) -> tuple[Array, Ints]:
-    """All memory from an array's first number to its last; and how many numbers there are from one to the next of an
-    axis."""
-    steps = tuple(stride // x.itemsize for stride in x.strides)
-    extent = 1 + sum((n - 1) * step for n, step in zip(x.shape, steps, strict=True))
-    return cupy.lib.stride_tricks.as_strided(x, (extent,), (x.itemsize,)), steps
-
-
 def _rows(x: cupy.ndarray, lead: Ints) -> tuple[Array, Ints]:
     """The memory of matrices, and how far apart they and their rows lie; a copy if rows do not begin at 16 bytes."""
     x = _heads(x, lead)
     apart = [stride for n, stride in zip(x.shape[:-1], x.strides, strict=False) if n > 1]
     if x.strides[-1] != x.itemsize or any(step % ALIGNMENT or step < 0 for step in (x.data.ptr, *apart)):
         x = cupy.ascontiguousarray(x)
-    memory, steps = _flat(x)
+    memory, steps = launch.flat(x)
     return memory, steps[:-1]
 
 
@@ -89,7 +81,7 @@ def _added(mask: Array | None, lead: Ints, queries: int, keys: int) -> tuple[Arr
     if mask is None:
         return None, (0, 0, 0, 0)
     mask = _heads(np.broadcast_to(mask, (*mask.shape[:-2], queries, keys)), lead)
-    return _flat(mask if min(mask.strides) >= 0 else cupy.ascontiguousarray(mask))
+    return launch.flat(mask if min(mask.strides) >= 0 else cupy.ascontiguousarray(mask))
 
 
 def _empty(lead: Ints, rows: int, width: int, dtype: np.dtype) -> tuple[Array, Array]:

@@ -16,6 +16,7 @@ from .....core.device import precision
 from ....common.primitives import Array
 from ... import launch
 from ...reduce import sum_first
+from .dots import dot_products, pays
 from .tile import BK, BN, MIN_SLABS_PER_SPLIT, MODES, TILES, rows_per_block
 
 __all__ = ["linear", "linear_grad_b", "linear_grad_w", "linear_grad_x"]
@@ -137,6 +138,8 @@ def product_of(a: cupy.ndarray, b: cupy.ndarray, bias: Array | None, out: cupy.n
 def _two(a: Array, b: Array, bias: Array | None, rows: int, cols: int, depth: int, transpose_a: bool,
          transpose_b: bool) -> Array:
     """One product of matrices in any memory order, with a bias for each column."""
+    if pays(rows, cols, depth):
+        return dot_products(a.T if transpose_a else a, b.T if transpose_b else b, bias)
     if _pays(a.dtype, rows * cols * depth):
         out = cupy.matmul(a.T if transpose_a else a, b.T if transpose_b else b)
         return out if bias is None else cupy.add(out, bias, out)
