@@ -89,7 +89,7 @@ class Plan(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def _plan(sizes: tuple[int, ...], dtype: np.dtype, precision: str, transpose_a: bool, transpose_b: bool,
           tiled: bool | None, fused: tuple[launch.Constant, ...], aligned: bool) -> Plan:
-    """Where the depth is too short to be split, and the tiles are few, they are made lower instead."""
+    """Where tiles are few, though the depth be split as often as pays, they are made lower."""
     batches, rows, cols, depth, a_batches, b_batches, accumulate, bias_axis = sizes
     how, size = _mode(dtype, precision), batches * rows * cols
     if tiled is None:
@@ -98,8 +98,8 @@ def _plan(sizes: tuple[int, ...], dtype: np.dtype, precision: str, transpose_a: 
     sum_batches = max(a_batches, b_batches) if batches == 1 else 1
     bm, bn, bk, min_slabs = (TILE, TILE, DEPTH, 2) if tiled else (rows_per_block(rows), BN, BK, MIN_SLABS_PER_SPLIT)
     slabs = sum_batches * -(-depth // bk)
-    while bm > 16 and slabs < 2 * min_slabs and \
-            launch.blocks(rows, bm) * launch.blocks(cols, bn) * batches < launch.multiprocessors():
+    most = max(1, slabs // min_slabs)
+    while bm > 16 and most * launch.blocks(rows, bm) * launch.blocks(cols, bn) * batches < launch.multiprocessors():
         bm //= 2
     tiles_m, tiles_n = launch.blocks(rows, bm), launch.blocks(cols, bn)
     splits = _splits(tiles_m * tiles_n * batches, slabs, min_slabs)
