@@ -16,7 +16,7 @@ from .....core.device import precision
 from ....common.primitives import Array
 from ... import launch
 from ...reduce import sum_first
-from .dots import dot_products, pays
+from .dots import dot_products
 from .tile import BK, BN, MIN_SLABS_PER_SPLIT, MODES, TILES, rows_per_block
 
 __all__ = ["linear", "linear_grad_b", "linear_grad_w", "linear_grad_x"]
@@ -27,6 +27,7 @@ MAX_TILED = 1 << 18                        # elements of C up to which blocks of
 MAX_TILED_WORK = 1 << 26                   # if there are no more multiplications than this
 SLABS_PER_BLOCK, SLABS_PER_FINISH = 3, 4   # what it costs to begin and end a block; to add up splits, a launch more
 MAX_TURNS = 6                              # of the multiprocessors for split tiles, which take memory
+MAX_TINY = 256                             # elements of a matrix that dot products read anew for each result
 MIN_CUBLAS = 1 << 28                       # multiplications from which cuBLAS's better kernel beats its slower call
 
 
@@ -65,6 +66,11 @@ def _pays(dtype: np.dtype, multiplications: int) -> bool:
     """
     return (multiplications >= MIN_CUBLAS and _mode(dtype, precision()) == "FP32"
             and not launch.is_captured())
+
+
+def is_thin(rows: int, cols: int, depth: int) -> bool:
+    """Whether the product of (rows,depth) and (depth,cols) is one of a vector, outer, or with a tiny matrix."""
+    return min(rows, cols, depth) <= 1 or depth * min(rows, cols) <= MAX_TINY
 
 
 def _splits(tiles: int, slabs: int, min_slabs: int) -> int:
@@ -138,7 +144,7 @@ def product_of(a: cupy.ndarray, b: cupy.ndarray, bias: Array | None, out: cupy.n
 def _two(a: Array, b: Array, bias: Array | None, rows: int, cols: int, depth: int, transpose_a: bool,
          transpose_b: bool) -> Array:
     """One product of matrices in any memory order, with a bias for each column."""
-    if pays(rows, cols, depth):
+    if is_thin(rows, cols, depth):
         return dot_products(a.T if transpose_a else a, b.T if transpose_b else b, bias)
     if _pays(a.dtype, rows * cols * depth):
         out = cupy.matmul(a.T if transpose_a else a, b.T if transpose_b else b)

@@ -15,7 +15,6 @@ from ... import launch
 from ...reduce.teams import runs, shared_out
 
 FILE, THREADS = "layers/linear/dots.cu", launch.THREADS
-MAX_TINY = 256                             # elements of the smaller matrix, which threads read anew for each result
 MAX_SPLITS = 1 << 10
 ROWS, MIN_RESULTS = 4, 1 << 18             # results of a thread, where there are so many and sums are short
 
@@ -31,11 +30,6 @@ class Plan(NamedTuple):
     parts: tuple[int, int]                 # (results, splits)
     lanes: int                             # of the second launch,
     finish: Callable[..., None] | None     # which adds up the parts where there are several
-
-
-def pays(rows: int, cols: int, depth: int) -> bool:
-    """Whether the product of (rows,depth) and (depth,cols) is one of a vector, outer, or with a tiny matrix."""
-    return min(rows, cols, depth) <= 1 or depth * min(rows, cols) <= MAX_TINY
 
 
 @functools.lru_cache(maxsize=4096)

@@ -12,8 +12,8 @@ import numpy as np
 from ....common import shared
 from ....common.primitives import Array
 from ... import launch
-from . import FILE, gemm, product_of
-from .dots import dot_products, pays
+from . import FILE, gemm, is_thin, product_of
+from .dots import dot_products
 from .tile import TILES
 
 __all__ = ["matmul", "matmul_grad_x", "matmul_grad_y", "matmul_sum"]
@@ -36,7 +36,7 @@ def matmul(x: Array, y: Array) -> Array:
         return shared.matmul(x, y)
     lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     count = math.prod(lead)
-    if 0 in lead or pays(count * i if y.ndim == 2 else i, k, j):
+    if 0 in lead or is_thin(count * i if y.ndim == 2 else i, k, j):
         return dot_products(x, y)
     (x, transpose_x), (y, transpose_y) = _as_stored(x), _as_stored(y)
     if y.ndim == 2 and not transpose_x:    # the rows of all matrices
