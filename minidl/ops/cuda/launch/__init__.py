@@ -34,6 +34,6 @@ from .poison import CONSTANTS as POISON
 __all__ = [
     "C_NAME", "FOLDER", "GENERATED", "HOPPER", "MAX_ELEMENTS", "POISON", "THREADS", "TYPES", "Arguments", "Constant",
     "Kernel", "alone", "blocks", "by_value", "cache_bytes", "compiler_version", "compute_capability", "dry", "empty",
-    "flat", "generated", "is_captured", "is_dry", "kernel", "lanes_per_row", "lasting", "most_shared", "multiprocessors",
-    "ones_like", "options", "parameters", "pasted", "real", "refuse", "source", "spread", "struct",
+    "flat", "generated", "is_captured", "is_dry", "kernel", "lanes_per_row", "lasting", "most_shared",
+    "multiprocessors", "ones_like", "options", "parameters", "pasted", "real", "refuse", "source", "spread", "struct",
 ]

@@ -22,8 +22,8 @@ def shared_out(rows: int, size: int, neighbours: int, most: int) -> tuple[int, i
 
 
 def runs(axes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Axes, each (size, steps from an element to the next in some arrays), from the last: those that are one axis in all
-    of the arrays as one."""
+    """Axes, each (size, steps from an element to the next in some arrays), from the last: those that are one axis in
+    all of the arrays as one."""
     found: list[tuple[int, ...]] = []
     for size, *steps in axes:
         if found and steps == [found[-1][0] * step for step in found[-1][1:]]:
