@@ -354,8 +354,16 @@ MORE_PRODUCTS = [(r, c, k, t, dtype, tiled, 2, summed) for r, c, k in ((5, 3, 7)
                  for tiled in (False, True) for summed in (False, True)]
 TABLES: list[tuple[Any, ...]] = [(11, 5, (4, 9)), (3, 300, (70,)), (9, 129, ()), (20, 1, (33,)), (4, 3, (0,))]
 BATCHED: list[tuple[Any, ...]] = [         # each of its own, one of a side for all, some of both
-    ((3, 17, 20), (3, 20, 9)), ((2, 3, 5, 7), (7, 6)), ((5, 7), (4, 7, 6)), ((2, 1, 3, 4), (3, 4, 5)), ((7, 9), (9, 4)),
-    ((1, 3, 4), (5, 4, 2))]
+    ((3, 17, 40), (3, 40, 9)), ((2, 3, 5, 47), (47, 6)), ((5, 60), (4, 60, 6)), ((2, 1, 17, 18), (3, 18, 19)),
+    ((17, 99), (99, 16)), ((1, 13, 24), (5, 24, 12))]
+# As dot products: of lines in several runs of a block and of a thread, tiny, with a batch of three axes, outer, of none
+THIN: list[tuple[Any, ...]] = [
+    ((1, 5000), (5000, 1)), ((1, 1500), (1500, 40)), ((40, 33), (33, 1)), ((2, 3, 4, 5), (3, 5, 2)),
+    ((2, 3, 2, 3, 4), (2, 1, 2, 4, 1)), ((70, 1), (1, 90)), ((5, 0), (0, 3)), ((3, 1, 64), (3, 64, 1))]
+MORE_THIN: list[tuple[Any, ...]] = [       # large enough for several results of a thread, of which some have fewer
+    ((1025, 1), (1, 257)), ((65537, 16), (16, 16)), ((16, 16), (16, 65537)), ((1, 262_145), (262_145, 1)),
+    ((4099, 4, 4), (4099, 4, 4)), ((1027, 1, 64), (1027, 64, 1)), ((1, 1024), (1024, 1030)), ((1030, 1024), (1024, 1)),
+    ((520, 513, 1), (520, 1, 1)), ((1030, 1, 1024), (1030, 1024, 1))]
 SUMMED = [(2, 17, 20, 37), (3, 9, 12, 600), (1, 70, 300, 5)]               # matrices, rows, columns, depth
 MORE_SUMMED = [(3, 256, 256, 2304), (3, 256, 2304, 256), (1, 64, 216, 64), (2, 5, 7, 3000)]
 SIZES = [(33, 65, 1), (7, 130, 19), (2, 700, 3), (0, 5, 4), (5, 0, 3)]     # images, inputs, outputs
@@ -512,13 +520,16 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("layers/pool/", primitives.avg_pool2d_grad_act, *[
             (*row, act, dtype) for row in MORE_POOLINGS for act in ACTIVATIONS for dtype in (FLOAT, DOUBLE)])],
     "products": [
-        *each("layers/linear/gemm.cu", primitives.linear, *[
+        *each("layers/linear/", primitives.linear, *[
             (sizes, dtype) for sizes in SIZES for dtype in (FLOAT, DOUBLE)]),
-        *on_device("layers/linear/gemm.cu", primitives.linear, *[
+        *on_device("layers/linear/", primitives.linear, *[
             (sizes, dtype) for sizes in MORE_SIZES for dtype in (FLOAT, DOUBLE)]),
         *each("layers/linear/gemm.cu", primitives.batched_product, *with_dtype(BATCHED, FLOAT)),
         *on_device("layers/linear/gemm.cu", primitives.batched_product, *with_dtype(BATCHED, DOUBLE),
                    ((3, 70, 300), (3, 300, 130), FLOAT), ((40, 30), (5, 30, 20), FLOAT)),
+        *each("layers/linear/dots.cu", primitives.batched_product, *with_dtype(THIN, FLOAT), slow=8),
+        *on_device("layers/linear/dots.cu", primitives.batched_product, *with_dtype(THIN, DOUBLE), *[
+            (*row, dtype) for row in MORE_THIN for dtype in (FLOAT, DOUBLE)]),
         *each("layers/linear/gemm.cu", primitives.product_sum, *[(sizes, "fp32", FLOAT) for sizes in SUMMED]),
         *on_device("layers/linear/gemm.cu", primitives.product_sum, *[(sizes, "fp32", DOUBLE) for sizes in SUMMED], *[
             (sizes, precision, FLOAT) for sizes in MORE_SUMMED for precision in device.PRECISIONS]),

@@ -267,6 +267,54 @@ def test_what_few_channels_refuses(case: tuple[Any, ...], emulated: Emulator) ->
         cuda.conv._asked(direction, g, np.dtype(FLOAT), precision)
 
 
+# ---------------------------------------------------------------- products of matrices in any order of memory
+def _lying(rng: np.random.Generator, shape: tuple[int, ...]) -> Callable[[Callable[..., Any]], Any]:
+    """What makes an array of small integers, so that sums are exact, with axes in any order, of which some have gaps or
+    go backwards or have one element for all."""
+    order, gaps = rng.permutation(len(shape)), rng.choice([1, 1, 2, -1], len(shape))
+    one = rng.random(len(shape)) < 0.1
+    stored = np.where(one, 1, np.array(shape, int) * np.abs(gaps)) if shape else ()
+    values = rng.integers(-3, 4, tuple(stored[a] for a in order)).astype(FLOAT)
+
+    def made(to: Callable[..., Any]) -> Any:
+        x = to(values).transpose(np.argsort(order).tolist())[(..., *(slice(None, None, int(gap)) for gap in gaps))]
+        return np.broadcast_to(x, shape)
+    return made
+
+
+@pytest.mark.parametrize("seed", tiered(range(24), slow=4))
+def test_products_of_arrays_that_lie_in_any_way(seed: int, emulated: Emulator) -> None:
+    """matmul with batches that broadcast, and einsum, both with gradients, to the last bit as NumPy's."""
+    rng = np.random.default_rng(seed)
+    for at in range(8):
+        sizes = dict(zip("abcde", map(int, rng.choice([0, 1, 2, 3, 5, 18, 40], 5, p=[.04, .2, .16, .2, .2, .1, .1]))))
+        if at % 2:
+            equation = ""
+            batches = [["a", "b"][2 - n:] for n in rng.integers(0, 3, 2)]
+            shapes = [tuple(1 if letter in "ab" and rng.random() < 0.3 else sizes[letter] for letter in (*batch, *term))
+                      for batch, term in zip(batches, ("cd", "de"), strict=True)]
+        else:
+            terms = ["".join(rng.permutation(list("abcde"))[:n]) for n in rng.integers(0, 5, 2)]
+            left = [letter for letter in "abcde" if letter in terms[0] + terms[1] and rng.random() < 0.6]
+            equation = f"{','.join(terms)}->{''.join(rng.permutation(left))}"
+            shapes = [tuple(sizes[letter] for letter in term) for term in terms]
+        made = [_lying(rng, shape) for shape in shapes]
+        found = []
+        for to in (np.asarray, cupy.asarray):
+            tensors = [wrap(each(to)) for each in made]
+            for t in tensors:
+                t.requires_grad = True
+            y = ops.einsum(equation, *tensors) if equation else ops.matmul(*tensors)
+            gy = np.random.default_rng(at).integers(-3, 4, y.shape).astype(FLOAT)
+            y.backward(wrap(to(gy)))
+            found.append([np.asarray(a) for a in (y._data, *(t.grad._data for t in tensors))])
+        arrays = [each(np.asarray) for each in made]
+        want = np.einsum(equation, *arrays) if equation else np.matmul(*arrays)
+        np.testing.assert_array_equal(found[0][0], want, err_msg=f"{equation} {shapes}")
+        for got, want in zip(*found[::-1], strict=True):
+            np.testing.assert_array_equal(got, want, err_msg=f"{equation} {shapes}")
+
+
 # ---------------------------------------------------------------- the launches
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("what", [

@@ -23,7 +23,8 @@ def outer(x: Tensor, y: Tensor) -> Tensor:
     if x.ndim != 1 or y.ndim != 1:
         raise ValueError(f"outer: x has shape {x.shape} and y has shape {y.shape} but both must have 1 axis; "
                          "see .flatten()")
-    return mul(reshape(x, shape=(x.shape[0], 1)), y)
+    product = matmul if x.dtype.kind == "f" else mul   # whose gradients are products too, not sums of arrays
+    return product(reshape(x, shape=(x.shape[0], 1)), reshape(y, shape=(1, y.shape[0])))
 
 
 def einsum(equation: str, *tensors: Tensor) -> Tensor:

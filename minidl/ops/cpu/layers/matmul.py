@@ -23,6 +23,8 @@ def _share(rows: int) -> int:
 def matmul(x: Array, y: Array) -> Array:
     if x.dtype != y.dtype or x.dtype.kind != "f" or x.size * y.shape[-1] <= MAX_UNSHARED:
         return np.matmul(x, y)                         # on one thread whatever is set
+    if x.shape[-1] == 1:
+        return np.multiply(x, y)                       # outer products, for which OpenBLAS takes longer
     if y.ndim == 2:
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         return by_rows(rows, y, _share(len(rows))).reshape(*x.shape[:-1], y.shape[-1])

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...common.primitives import Array, Flag
 from .. import launch
-from .teams import shared_out
+from .teams import runs, shared_out
 
 __all__ = ["norm", "norm_grad_x", "variance", "variance_grad_x"]
 
@@ -32,24 +32,11 @@ class Plan(NamedTuple):
     second: tuple[int, bytes]              # grid and struct of the launch that adds up parts
 
 
-Runs = list[tuple[int, int]]               # (size, step of an element) of axes that are one, from the last
-
-
-def _runs(shape: tuple[int, ...], steps: tuple[int, ...], axes: list[int]) -> Runs:
-    found: Runs = []
-    for a in reversed(axes):
-        if found and steps[a] == found[-1][0] * found[-1][1]:
-            found[-1] = found[-1][0] * shape[a], found[-1][1]
-        elif shape[a] != 1:
-            found.append((shape[a], steps[a]))
-    return found
-
-
 @functools.lru_cache(maxsize=4096)
 def _plan(shape: tuple[int, ...], steps: tuple[int, ...], axis: tuple[int, ...]) -> Plan | None:
     """None where axes are more than two of a kind. steps: strides, in elements."""
-    sets = _runs(shape, steps, [a for a in range(len(shape)) if a not in axis])
-    elements = _runs(shape, steps, sorted(axis, key=lambda a: -steps[a]))
+    sets = runs((shape[a], steps[a]) for a in reversed(range(len(shape))) if a not in axis)
+    elements = runs((shape[a], steps[a]) for a in sorted(axis, key=lambda a: -steps[a])[::-1])
     if max(len(elements), len(sets)) > 2:
         return None
     (low, low_step), (high, high_step) = (*elements, (1, 0), (1, 0))[:2]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .. import launch
 
 ELEMENTS_PER_THREAD = 16                   # up to which a row has more teams,
@@ -17,3 +19,15 @@ def shared_out(rows: int, size: int, neighbours: int, most: int) -> tuple[int, i
                  launch.blocks(MAX_THREADS, max(1, rows) * lanes))
     chunk = launch.blocks(size, wanted if lanes in (1, launch.THREADS) else 1)
     return lanes, launch.blocks(size, chunk), chunk
+
+
+def runs(axes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Axes, each (size, steps from an element to the next in some arrays), from the last: those that are one axis in
+    all of the arrays as one."""
+    found: list[tuple[int, ...]] = []
+    for size, *steps in axes:
+        if found and steps == [found[-1][0] * step for step in found[-1][1:]]:
+            found[-1] = found[-1][0] * size, *found[-1][1:]
+        elif size != 1:
+            found.append((size, *steps))
+    return found

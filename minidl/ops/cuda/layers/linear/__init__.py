@@ -16,6 +16,7 @@ from .....core.device import precision
 from ....common.primitives import Array
 from ... import launch
 from ...reduce import sum_first
+from .dots import dot_products
 from .tile import BK, BN, MIN_SLABS_PER_SPLIT, MODES, TILES, rows_per_block
 
 __all__ = ["linear", "linear_grad_b", "linear_grad_w", "linear_grad_x"]
@@ -26,6 +27,7 @@ MAX_TILED = 1 << 18                        # elements of C up to which blocks of
 MAX_TILED_WORK = 1 << 26                   # if there are no more multiplications than this
 SLABS_PER_BLOCK, SLABS_PER_FINISH = 3, 4   # what it costs to begin and end a block; to add up splits, a launch more
 MAX_TURNS = 6                              # of the multiprocessors for split tiles, which take memory
+MAX_TINY = 256                             # elements of a matrix that dot products read anew for each result
 MIN_CUBLAS = 1 << 28                       # multiplications from which cuBLAS's better kernel beats its slower call
 
 
@@ -66,6 +68,11 @@ def _pays(dtype: np.dtype, multiplications: int) -> bool:
             and not launch.is_captured())
 
 
+def is_thin(rows: int, cols: int, depth: int) -> bool:
+    """Whether the product of (rows,depth) and (depth,cols) is one of a vector, outer, or with a tiny matrix."""
+    return min(rows, cols, depth) <= 1 or depth * min(rows, cols) <= MAX_TINY
+
+
 def _splits(tiles: int, slabs: int, min_slabs: int) -> int:
     """Of the depth: those with which all tiles take the least time, in slabs, on two blocks per multiprocessor."""
     at_a_time = 2 * launch.multiprocessors()
@@ -88,7 +95,7 @@ class Plan(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def _plan(sizes: tuple[int, ...], dtype: np.dtype, precision: str, transpose_a: bool, transpose_b: bool,
           tiled: bool | None, fused: tuple[launch.Constant, ...], aligned: bool) -> Plan:
-    """Where the depth is too short to be split, and the tiles are few, they are made lower instead."""
+    """Where tiles are few, though the depth be split as often as pays, they are made lower."""
     batches, rows, cols, depth, a_batches, b_batches, accumulate, bias_axis = sizes
     how, size = _mode(dtype, precision), batches * rows * cols
     if tiled is None:
@@ -97,8 +104,8 @@ def _plan(sizes: tuple[int, ...], dtype: np.dtype, precision: str, transpose_a: 
     sum_batches = max(a_batches, b_batches) if batches == 1 else 1
     bm, bn, bk, min_slabs = (TILE, TILE, DEPTH, 2) if tiled else (rows_per_block(rows), BN, BK, MIN_SLABS_PER_SPLIT)
     slabs = sum_batches * -(-depth // bk)
-    while bm > 16 and slabs < 2 * min_slabs and \
-            launch.blocks(rows, bm) * launch.blocks(cols, bn) * batches < launch.multiprocessors():
+    most = max(1, slabs // min_slabs)
+    while bm > 16 and most * launch.blocks(rows, bm) * launch.blocks(cols, bn) * batches < launch.multiprocessors():
         bm //= 2
     tiles_m, tiles_n = launch.blocks(rows, bm), launch.blocks(cols, bn)
     splits = _splits(tiles_m * tiles_n * batches, slabs, min_slabs)
@@ -137,6 +144,8 @@ def product_of(a: cupy.ndarray, b: cupy.ndarray, bias: Array | None, out: cupy.n
 def _two(a: Array, b: Array, bias: Array | None, rows: int, cols: int, depth: int, transpose_a: bool,
          transpose_b: bool) -> Array:
     """One product of matrices in any memory order, with a bias for each column."""
+    if is_thin(rows, cols, depth):
+        return dot_products(a.T if transpose_a else a, b.T if transpose_b else b, bias)
     if _pays(a.dtype, rows * cols * depth):
         out = cupy.matmul(a.T if transpose_a else a, b.T if transpose_b else b)
         return out if bias is None else cupy.add(out, bias, out)

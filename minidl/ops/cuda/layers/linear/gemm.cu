@@ -140,15 +140,14 @@ constexpr int TILE = 16, DEPTH = 64;  // of C; of a slab: few slabs, since each 
 
 extern "C" __global__ void __launch_bounds__(256)
     gemm_tiled(const REAL* a, const REAL* b, const REAL* bias, REAL* y, REAL* c, Matrices p) {
-    __shared__ REAL as[TILE][DEPTH + 1], bs[DEPTH][TILE + 1];
+    __shared__ __align__(16) REAL as[TILE][DEPTH + LINE], bs[TILE][DEPTH + LINE];  // a thread reads 16 bytes of a line
     int row0 = blockIdx.y * TILE, column0 = blockIdx.x * TILE;
     int batch = blockIdx.z / p.splits, slabs = ceil_div(p.depth, DEPTH), begin, end;
     share(p, p.sum_batches * slabs, begin, end);
-    REAL sum = 0;
-    for (int slab = begin; slab < end; ++slab) {
+    REAL ra[4], rb[4];
+    auto fetch = [&](int slab) {
         int of = p.sum_batches == 1 ? batch : slab / slabs, k0 = slab % slabs * DEPTH;
         const REAL *am = a + (size_t)of * p.a_batch, *bm = b + (size_t)of * p.b_batch;
-        REAL ra[4], rb[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {  // threads run along the axis that is contiguous in memory
             int e = threadIdx.x + i * 256;
@@ -159,15 +158,25 @@ extern "C" __global__ void __launch_bounds__(256)
             at = column0 + s;
             rb[i] = at < p.cols && k < p.depth ? bm[TB ? at * p.depth + k : k * p.cols + at] : (REAL)0;
         }
+    };
+    REAL sum = 0;
+    if (begin < end) fetch(begin);
+    for (int slab = begin; slab < end; ++slab) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             int e = threadIdx.x + i * 256;
             as[TA ? e % TILE : e / DEPTH][TA ? e / TILE : e % DEPTH] = ra[i];
-            bs[TB ? e % DEPTH : e / TILE][TB ? e / DEPTH : e % TILE] = rb[i];
+            bs[TB ? e / DEPTH : e % TILE][TB ? e % DEPTH : e / TILE] = rb[i];
         }
         __syncthreads();
-#pragma unroll 16
-        for (int k = 0; k < DEPTH; ++k) sum += as[threadIdx.x / TILE][k] * bs[k][threadIdx.x % TILE];
+        if (slab + 1 < end) fetch(slab + 1);  // which is under way meanwhile
+#pragma unroll 4
+        for (int k = 0; k < DEPTH; k += LINE) {
+            Pack<LINE> row = *(const Pack<LINE>*)&as[threadIdx.x / TILE][k];
+            Pack<LINE> column = *(const Pack<LINE>*)&bs[threadIdx.x % TILE][k];
+#pragma unroll
+            for (int i = 0; i < LINE; ++i) sum += row.v[i] * column.v[i];
+        }
         __syncthreads();
     }
     store<1>(c, bias, y, p, row0 + threadIdx.x / TILE, column0 + threadIdx.x % TILE, &sum);

@@ -1,4 +1,4 @@
-"""Products of batches of matrices on CUDA, by the kernel of the fully connected layer: x (..., i, j), y (..., j, k).
+"""Products of batches of matrices on CUDA, by the kernels of the fully connected layer: x (..., i, j), y (..., j, k).
 
 cuBLAS, which CuPy calls, cannot be captured in a graph: it is used for large products alone, outside of one (`gemm`).
 """
@@ -12,7 +12,8 @@ import numpy as np
 from ....common import shared
 from ....common.primitives import Array
 from ... import launch
-from . import FILE, gemm, product_of
+from . import FILE, gemm, is_thin, product_of
+from .dots import dot_products
 from .tile import TILES
 
 __all__ = ["matmul", "matmul_grad_x", "matmul_grad_y", "matmul_sum"]
@@ -29,16 +30,15 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     for dtype, how, bm in TILES if bm in (16, 128) for wide in ((), (("WIDE", 1),))]
 
 
-def _product(x: Array, y: Array, transpose_x: bool, transpose_y: bool) -> Array | None:
-    """None where CuPy must do it: for integers, and results or sums of nothing."""
-    (i, j), k = x.shape[-2:], y.shape[-2 if transpose_y else -1]
-    if transpose_x:
-        i, j = j, i
-    (x, transpose_x), (y, transpose_y) = _as_stored(x, transpose_x), _as_stored(y, transpose_y)
+def matmul(x: Array, y: Array) -> Array:
+    (i, j), k = x.shape[-2:], y.shape[-1]
+    if x.dtype != y.dtype or x.dtype.kind != "f":      # CuPy multiplies integers
+        return shared.matmul(x, y)
     lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-    if x.dtype != y.dtype or x.dtype.kind != "f" or 0 in (*lead, i, j, k):
-        return None
     count = math.prod(lead)
+    if 0 in lead or is_thin(count * i if y.ndim == 2 else i, k, j):
+        return dot_products(x, y)
+    (x, transpose_x), (y, transpose_y) = _as_stored(x), _as_stored(y)
     if y.ndim == 2 and not transpose_x:    # the rows of all matrices
         out = launch.empty((1, count * i, k), x.dtype)
         gemm(_stacked(x.reshape(-1, j), ()), _stacked(y, ()), out, transpose_b=transpose_y)
@@ -48,9 +48,10 @@ def _product(x: Array, y: Array, transpose_x: bool, transpose_y: bool) -> Array 
     return out.reshape(*lead, i, k)
 
 
-def _as_stored(x: Array, transposed: bool) -> tuple[Array, bool]:
+def _as_stored(x: Array) -> tuple[Array, bool]:
     """Matrices whose columns are neighbours in memory, as their rows; and whether the product is to transpose them."""
-    return (x.swapaxes(-1, -2), not transposed) if x.strides[-2] < x.strides[-1] else (x, transposed)
+    turned = x.strides[-2] < x.strides[-1]
+    return (x.swapaxes(-1, -2) if turned else x), turned
 
 
 def _stacked(x: Array, lead: tuple[int, ...]) -> Array:
@@ -60,19 +61,12 @@ def _stacked(x: Array, lead: tuple[int, ...]) -> Array:
     return x.reshape(-1, *x.shape[-2:])
 
 
-def matmul(x: Array, y: Array) -> Array:
-    z = _product(x, y, False, False)
-    return shared.matmul(x, y) if z is None else z
-
-
 def matmul_grad_x(gy: Array, y: Array) -> Array:
-    gx = _product(gy, y, False, True)
-    return shared.matmul_grad_x(gy, y) if gx is None else gx
+    return matmul(gy, y.swapaxes(-1, -2))
 
 
 def matmul_grad_y(gy: Array, x: Array) -> Array:
-    gz = _product(x, gy, True, False)
-    return shared.matmul_grad_y(gy, x) if gz is None else gz
+    return matmul(x.swapaxes(-1, -2), gy)
 
 
 def matmul_sum(x: Array, y: Array, z: Array, alpha: float, beta: float) -> Array:

@@ -1,0 +1,86 @@
+"""Products of thin or tiny matrices on CUDA, which the tiles of gemm.cu would leave empty: as dot products of lines."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import cupy
+import numpy as np
+
+from ....common.primitives import Array
+from ... import launch
+from ...reduce.teams import runs, shared_out
+
+FILE, THREADS = "layers/linear/dots.cu", launch.THREADS
+MAX_SPLITS = 1 << 10
+ROWS, MIN_RESULTS = 4, 1 << 18             # results of a thread, where there are so many and sums are short
+
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    (FILE, (launch.real(np.dtype(dtype)), ("ROWS", rows))) for dtype in ("float32", "float64") for rows in (1, ROWS)]
+
+
+class Plan(NamedTuple):
+    """The launches of a product, and the shape of the parts between them."""
+
+    product: Callable[..., None]
+    struct: bytes
+    parts: tuple[int, int]                 # (results, splits)
+    lanes: int                             # of the second launch,
+    finish: Callable[..., None] | None     # which adds up the parts where there are several
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(shape: tuple[int, ...], cols: int, x_steps: tuple[int, ...], y_steps: tuple[int, ...],
+          dtype: np.dtype, bias_row: bool) -> Plan | None:
+    """shape: (..., rows, depth). bias_row: whether the bias has a value for each row, not for each column. None where
+    the batch has more than two axes. Sizes and steps alone decide."""
+    *lead, rows, depth = shape
+    batch = runs(zip(reversed(lead), reversed(x_steps[:-2]), reversed(y_steps[:-2]), strict=True))
+    if len(batch) > 2:
+        return None
+    (near, x_near, y_near), (_, x_far, y_far) = (*batch, (1, 0, 0), (1, 0, 0))[:2]
+    x_row, x_depth, y_depth, y_col = *x_steps[-2:], *y_steps[-2:]
+    batches = math.prod(lead)
+    results = batches * rows * cols
+    lanes, splits, chunk = 1, 1, depth
+    if cols == 1:
+        beside, of_x, of_y = (rows, x_row, 0) if rows > 1 else (near, x_near, y_near)
+        across = of_x == 1 != x_depth or of_y == 1 != y_depth
+        lanes, splits, chunk = shared_out(results, depth, beside if across else 1, MAX_SPLITS)
+    each = ROWS if lanes == splits == 1 and rows >= ROWS and results >= MIN_RESULTS else 1
+    struct = launch.by_value(
+        "Dots", batches=batches, near=near, rows=rows, cols=cols, depth=depth, x_far=x_far, x_near=x_near, x_row=x_row,
+        x_depth=x_depth, y_far=y_far, y_near=y_near, y_col=y_col, y_depth=y_depth, bias_row=int(bias_row),
+        bias_col=int(not bias_row), lanes=lanes, splits=splits, chunk=chunk)
+    constants = launch.real(dtype), ("ROWS", each)
+    teams = batches * -(-rows // each) * cols * splits
+    of_parts = launch.lanes_per_row(splits, rows=results)
+    return Plan(launch.kernel(FILE, "dots", *constants).sized((launch.blocks(teams * lanes, THREADS),), (THREADS,)),
+                struct, (results, splits), of_parts,
+                None if splits == 1 else launch.kernel(FILE, "dots_finish", *constants).sized(
+                    (launch.blocks(results * of_parts, THREADS),), (THREADS,)))
+
+
+def dot_products(x: Array, y: Array, bias: Array | None = None) -> Array:
+    """(..., i, j) @ (..., j, k), plus a bias (k,); of any sizes and in any order of memory, exact in all precisions."""
+    lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    x, y = (a if a.shape[:-2] == lead else np.broadcast_to(a, (*lead, *a.shape[-2:])) for a in (x, y))
+    out = launch.empty((*lead, x.shape[-2], y.shape[-1]), x.dtype)
+    if not out.size:
+        return out
+    turned = x.shape[-2] == 1              # so that the vector is always on the right
+    left, right = (y.swapaxes(-1, -2), x.swapaxes(-1, -2)) if turned else (x, y)
+    (x_memory, x_steps), (y_memory, y_steps) = launch.flat(left), launch.flat(right)
+    plan = _plan(left.shape, right.shape[-1], x_steps, y_steps, x.dtype, turned)
+    if plan is None:
+        return dot_products(cupy.ascontiguousarray(x), cupy.ascontiguousarray(y), bias)
+    if plan.finish is None:
+        plan.product(x_memory, y_memory, bias, out, plan.struct)
+        return out
+    parts = launch.empty(plan.parts, x.dtype)
+    plan.product(x_memory, y_memory, None, parts, plan.struct)
+    plan.finish(parts, bias, out, plan.lanes, plan.struct)
+    return out
