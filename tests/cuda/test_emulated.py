@@ -488,7 +488,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         f"bs[k][threadIdx.x % TILE];\n        {BARRIER}", "bs[k][threadIdx.x % TILE];", linear, "tolerance"),
     "no barrier between uses of one array": (
         f"    {BARRIER}  // whoever reads the values of an earlier call is done", "",
-        lambda: primitives.softmax((3, 1500), np.float64), "[Nn]ot equal"),
+        lambda: primitives.cross_entropy_of_any_size(3, 1500), "[Nn]ot equal"),
     "no barrier between steps of an image": (
         f"if (TEAMS == 1) return;\n    {BARRIER}", "if (TEAMS == 1) return;", region_step("lenet5"), "[Nn]ot equal"),
     "copies that nobody awaits": (
@@ -501,8 +501,8 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         f"{BARRIER}\n    for (int i = threadIdx.x; i < live * ow", f"if (threadIdx.x < 99) {BARRIER}\n"
         "    for (int i = threadIdx.x; i < live * ow", pooling(0), "some threads of the block have ended"),
     "an exchange without half of a warp": (
-        "REAL other = __shfl_xor_sync(~0u", "if (threadIdx.x % 2) break;\n        REAL other = __shfl_xor_sync(~0u",
-        lambda: primitives.softmax((5, 7), np.float64), "for ever"),
+        "step /= 2) mine.merge(", "step /= 2) if (threadIdx.x % 2) break; else mine.merge(",
+        lambda: primitives.softmax((5, 7), 1, np.float64), "for ever"),
     "an element that nobody set to zero": (
         "fetched[i * SLOT + SLOT - 1] = 0;", "", lambda: primitives.conv2d_act_pool_grad_wb(*FUSED[0], "tanh", FLOAT),
         "winograd"),

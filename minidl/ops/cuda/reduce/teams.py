@@ -18,8 +18,8 @@ NEIGHBOURS = 32                            # sets beside each other in memory, w
 FEW = 8                                    # elements that a thread reads alone where there are enough threads
 
 
-def shared_out(rows: int, size: int, neighbours: int, most: int = MAX_SPLITS,
-               tiled: bool = False) -> tuple[int, int, int, int]:
+def teams_of(rows: int, size: int, neighbours: int, most: int = MAX_SPLITS,
+             tiled: bool = False) -> tuple[int, int, int, int]:
     """(lanes, across, splits, chunk): a row of `size` elements has so many teams, at most `most`, of so many threads,
     and each team so many elements. neighbours: rows whose elements lie beside each other; where `tiled`, the threads of
     a block are lanes of so many of them, `across`. Sizes alone decide."""
@@ -68,8 +68,8 @@ def _runs(shape: tuple[int, ...], steps: tuple[int, ...], axes: list[int]) -> Ru
 
 
 @functools.lru_cache(maxsize=4096)
-def plan(shape: tuple[int, ...], steps: tuple[int, ...], axis: tuple[int, ...]) -> Plan | None:
-    """None where axes are more than two of a kind. steps: strides, in elements."""
+def shared_out(shape: tuple[int, ...], steps: tuple[int, ...], axis: tuple[int, ...]) -> Plan | None:
+    """How sets of an array are shared out; None where axes are more than two of a kind. steps: strides, in elements."""
     sets = _runs(shape, steps, [a for a in range(len(shape)) if a not in axis])
     elements = _runs(shape, steps, sorted(axis, key=lambda a: -steps[a]))
     if max(len(elements), len(sets)) > 2:
@@ -84,7 +84,7 @@ def plan(shape: tuple[int, ...], steps: tuple[int, ...], axis: tuple[int, ...]) 
             "Sets", sets=count, near=max(1, near), far_step=far_step, near_step=near_step, size=size, low=max(1, low),
             high_step=high_step, low_step=low_step, splits=splits, chunk=chunk, lanes=lanes, across=across,
             tiles=far * near_tiles, near_tiles=max(1, near_tiles))
-    lanes, across, splits, chunk = shared_out(count, size, near if 0 < near_step < low_step else 1, tiled=True)
+    lanes, across, splits, chunk = teams_of(count, size, near if 0 < near_step < low_step else 1, tiled=True)
     return Plan(*laid_out(lanes, across, splits, chunk), count, size, splits, chunk,
                 laid_out(launch.lanes_per_row(splits, rows=count), 1, 1, max(1, size)))
 
@@ -113,7 +113,7 @@ def planned(x: Array, axis: tuple[int, ...], dense: bool = False) -> tuple[Array
     """x, or a copy whose sets are walked in two steps, and how these are shared out. dense: x lies without gaps."""
     if not x._c_contiguous and (not _goes_by_steps(x) or dense and not x.transpose(in_memory(x))._c_contiguous):
         x = cupy.ascontiguousarray(x)
-    found = plan(x.shape, tuple(step // x.itemsize for step in x.strides), axis)
+    found = shared_out(x.shape, tuple(step // x.itemsize for step in x.strides), axis)
     if found is not None:
         return x, found
     order = *(a for a in range(x.ndim) if a not in axis), *axis
