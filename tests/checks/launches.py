@@ -500,7 +500,7 @@ LAUNCHES: dict[str, list[Launch]] = {
             (act, affine, dtype) for act in ACTIVATIONS for affine in (False, True) for dtype in (FLOAT, DOUBLE)])],
     "losses": [
         *each("layers/loss/cross_entropy.cu", primitives.cross_entropy_of_any_size,
-              (1100, 20), (1, 1), (5, 10), (130, 10), (3, 1500)),
+              (1100, 20), (3, 20_000), (1, 1), (5, 10), (130, 10), (3, 1500), slow=2),
         *each("layers/loss/cross_entropy.cu", primitives.cross_entropy_with_grad, *[
             (*sizes, reduction, FLOAT) for sizes in LABELLED for reduction in ("mean", "none")]),
         *on_device("layers/loss/cross_entropy.cu", primitives.cross_entropy_with_grad, *[
