@@ -54,6 +54,7 @@ from minidl.lab.emulator import Memory
 from minidl.ops import cuda
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
+from minidl.ops.cuda.reduce import teams
 from minidl.ops.cuda.region import lines
 
 pytestmark = [pytest.mark.usefixtures("fp32"), needs_compiler]
@@ -638,3 +639,20 @@ def test_a_mutation_is_caught(what: str, compiler: Emulator) -> None:
     old, new, check, message = MUTATIONS[what]
     with compiler.running(old, new), pytest.raises(AssertionError, match=message):
         check()
+
+
+# ---------------------------------------------------------------- how work is shared
+@pytest.mark.parametrize(("shape", "axis", "blocks", "launches"), [
+    ((1 << 22, 4), (0,), 512, 2), ((4, 1 << 22), (1,), 512, 2), ((2048, 1 << 15), (0, 1), 512, 2),
+    ((1021, 997), (0,), 128, 2), ((128, 1, 28, 28), (0, 2, 3), 16, 2), ((2048, 1 << 15), (1,), 512, 1),
+    ((2048, 1 << 15), (0,), 512, 1), ((1021, 997), (1,), 512, 1), ((4, 1 << 22), (0,), 512, 1),
+    ((128, 1000), (0,), 32, 1), ((128, 1000), (1,), 128, 1), ((64, 256, 64), (1,), 128, 1), ((16, 16), (1,), 1, 1)])
+def test_long_sets_have_several_blocks(shape: tuple[int, ...], axis: tuple[int, ...], blocks: int,
+                                       launches: int) -> None:
+    """As many at least as keep a GPU busy, and one launch where that is enough."""
+    steps = tuple(math.prod(shape[a + 1:]) for a in range(len(shape)))
+    plan = teams.shared_out(shape, steps, axis)
+    assert plan is not None
+    assert plan.grid >= blocks
+    assert (2 if plan.splits > 1 else 1) == launches
+    assert plan.splits * plan.chunk >= plan.size

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import numpy as np
 
 from .primitives import Array, Flag
-from .shared import spread
 
 __all__ = [
     "abs", "argmin", "argsort", "cast", "clip", "cumsum", "maximum", "min", "minimum", "pad", "prod", "prod_grad_x",
@@ -68,7 +67,7 @@ def prod_grad_x(gy: Array, x: Array, axis: tuple[int, ...], keepdims: bool) -> A
     np.cumprod(values[:, :-1], axis=1, out=before[:, 1:])
     np.cumprod(values[:, :0:-1], axis=1, out=behind[:, 1:])
     others = np.reshape(before * behind[:, ::-1], turned.shape)
-    return spread(gy, x.shape, axis, keepdims) * np.transpose(others, np.argsort(order).tolist())
+    return (gy if keepdims else np.expand_dims(gy, axis)) * np.transpose(others, np.argsort(order).tolist())
 
 
 def cumsum(x: Array, axis: int, reverse: bool = False) -> Array:

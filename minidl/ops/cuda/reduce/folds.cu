@@ -2,10 +2,10 @@
 //
 // FOLD says which: a struct below, with the State that a set's elements are folded into, `take` for some of them, and
 // `result`, the set's, or `value`, of an element once the set's state is `ready`. Sets, and the teams of threads that
-// share them, are those of teams.cuh. fold_sets: a set has one team, which writes its result to y (sets). Where it has several,
-// fold_in_parts leaves their states in parts, each member of a state a row (splits, sets) of double, which holds every
-// member exactly; fold_parts makes results of them. map_sets: each team writes the values of its elements; where parts are
-// given it merges all of its set's, in the same order as the other teams, else it walks over its elements first.
+// share them, are those of teams.cuh. fold_sets: a set has one team, which writes its result to y (sets). Where it has
+// several, fold_in_parts leaves their states in parts, each member of a state a row (splits, sets) of double, which
+// holds every member exactly; fold_parts makes results of them. map_sets: each team writes the values of its elements.
+// Where parts are given it merges all of its set's, as the other teams do, else it walks over its elements first.
 // x is what is walked over; `other` lies as x does; gy and y have a value for each set.
 // Elements are VALUE, results OUT, and sums REAL.
 // Requires: blockDim.x 256.
@@ -182,8 +182,8 @@ struct ExtremeGrad {
 };
 
 // ---------------------------------------------------------------- softmax (Krizhevsky 2009, section 5)
-// The largest element, which is -inf where there is none, and the sum of e^(x - largest). fmax passes over NaN, but a NaN
-// still makes the sum NaN.
+// The largest element, which is -inf where there is none, and the sum of e^(x - largest). fmax passes over NaN, but a
+// NaN still makes the sum NaN.
 struct Exponents {
     REAL top, sum;
 

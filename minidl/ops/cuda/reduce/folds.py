@@ -1,6 +1,10 @@
-"""Reductions, softmax and their gradients on CuPy arrays: one launch, or two where a set of values has several teams."""
+"""Reductions, softmax and their gradients on CuPy arrays: one launch, or two where a set has several teams."""
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import cupy
 import numpy as np
@@ -36,36 +40,52 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     *((FILE, _constants(fold, BOOL)) for fold in ("Largest", "Smallest"))]
 
 
-def _parts(plan: Plan, members: int, constants: tuple[launch.Constant, ...], *given: Array | None) -> Array | None:
-    """What teams leave where a set has several."""
-    if plan.splits == 1:
-        return None
-    parts = launch.empty((members, plan.splits, plan.sets), DOUBLE)
-    launch.kernel(FILE, "fold_in_parts", *constants)((plan.grid,), (THREADS,), *given, parts, plan.struct)
-    return parts
+@functools.lru_cache(maxsize=4096)
+def _launches(fold: str, dtype: np.dtype, plan: Plan, mean: bool = False) -> tuple[Callable[..., None], ...]:
+    """What is called with arrays: it writes results or values, where a set has several teams behind one for parts."""
+    constants, struct = _constants(fold, dtype), plan.struct
+    divisor = float(plan.size) if mean else 1.0
 
-
-def _reduced(fold: str, x: Array, axis: tuple[int, ...], keepdims: Flag, mean: bool = False) -> Array:
-    kept = (1 if a in axis else n for a, n in enumerate(x.shape))
-    shape = tuple(kept) if keepdims else tuple(n for a, n in enumerate(x.shape) if a not in axis)
-    constants = _constants(fold, x.dtype)
-    y = out = launch.empty(shape, PLACES if fold.startswith("Place") else x.dtype)
-    if x.dtype == BOOL:
-        x, out = x.view(np.uint8), y.view(np.uint8)
-    x, plan = planned(x, axis)
-    x, divisor = flat(x), float(plan.size) if mean else 1.0
-    parts = _parts(plan, FOLDS[fold], constants, x, None, None, None)
-    if parts is None:
-        launch.kernel(FILE, "fold_sets", *constants)((plan.grid,), (THREADS,), x, out, divisor, plan.struct)
-    else:
+    def sized(kernel: str, grid: int) -> Callable[..., None]:
+        return launch.kernel(FILE, kernel, *constants).sized((grid,), (THREADS,))
+    split = plan.splits > 1
+    in_parts = (functools.partial(_call, sized("fold_in_parts", plan.grid), (struct,)),) if split else ()
+    if fold in MAPS:
+        return *in_parts, functools.partial(_call, sized("map_sets", plan.grid), (struct,))
+    if split:
         grid, struct = plan.whole
-        launch.kernel(FILE, "fold_parts", *constants)((grid,), (THREADS,), parts, out, divisor, plan.splits, struct)
-    return y
+        return *in_parts, functools.partial(_call, sized("fold_parts", grid), (divisor, plan.splits, struct))
+    return functools.partial(_call, sized("fold_sets", plan.grid), (divisor, struct)),
+
+
+def _call(start: Callable[..., None], last: tuple[Any, ...], *arrays: Array | None) -> None:
+    start(*arrays, *last)
+
+
+def reduced(fold: str, x: Array, axis: tuple[int, ...], keepdims: Flag = False, mean: bool = False,
+            out: Array | None = None) -> Array:
+    """One of FOLDS over these axes; written to `out` where one is given."""
+    if out is None:
+        kept = (1 if a in axis else n for a, n in enumerate(x.shape))
+        out = launch.empty(tuple(kept) if keepdims else tuple(n for a, n in enumerate(x.shape) if a not in axis),
+                           PLACES if fold.startswith("Place") else x.dtype)
+    y = out
+    if x.dtype == BOOL:
+        x, y = x.view(np.uint8), out.view(np.uint8)
+    x, plan = planned(x, axis)
+    *in_parts, finish = _launches(fold, x.dtype, plan, mean)
+    x = flat(x)
+    if in_parts:
+        parts = launch.empty((FOLDS[fold], plan.splits, plan.sets), DOUBLE)
+        in_parts[0](x, None, None, None, parts)
+        x = parts
+    finish(x, y)
+    return out
 
 
 def _mapped(fold: str, axis: tuple[int, ...], x: Array, other: Array | None = None, gy: Array | None = None,
             y: Array | None = None) -> Array:
-    """A value for each of x's: other lies as x does, gy and y have a value for each set."""
+    """One of MAPS, a value for each of x's: other lies as x does, gy and y have a value for each set."""
     x = cupy.ascontiguousarray(x)
     plan = shared_out(x.shape, tuple(step // x.itemsize for step in x.strides), axis)
     if plan is None:                       # axes on both sides of others
@@ -73,20 +93,23 @@ def _mapped(fold: str, axis: tuple[int, ...], x: Array, other: Array | None = No
         turned = _mapped(fold, tuple(range(x.ndim - len(axis), x.ndim)), x.transpose(order),
                          None if other is None else other.transpose(order), gy, y)
         return turned.transpose(np.argsort(order).tolist())
-    out, constants = launch.empty(x.shape, x.dtype), _constants(fold, x.dtype)
-    parts = _parts(plan, MAPS[fold], constants, x, other, gy, y)
-    launch.kernel(FILE, "map_sets", *constants)((plan.grid,), (THREADS,), x, other, gy, y, parts, out, plan.struct)
+    out, parts = launch.empty(x.shape, x.dtype), None
+    *in_parts, finish = _launches(fold, x.dtype, plan)
+    if in_parts:
+        parts = launch.empty((MAPS[fold], plan.splits, plan.sets), DOUBLE)
+        in_parts[0](x, other, gy, y, parts)
+    finish(x, other, gy, y, parts, out)
     return out
 
 
 # ---------------------------------------------------------------- sums and products
 def sum(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
     """Of float32 and float64 in our kernels; of integers in CuPy's."""
-    return _reduced("Total", x, axis, keepdims) if x.dtype in launch.C_NAME else shared.sum(x, axis, keepdims)
+    return reduced("Total", x, axis, keepdims) if x.dtype in launch.C_NAME else shared.sum(x, axis, keepdims)
 
 
 def mean(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
-    return (_reduced("Total", x, axis, keepdims, mean=True) if x.dtype in launch.C_NAME else
+    return (reduced("Total", x, axis, keepdims, mean=True) if x.dtype in launch.C_NAME else
             shared.mean(x, axis, keepdims))
 
 
@@ -96,7 +119,7 @@ def sum_to(gy: Array, shape: tuple[int, ...]) -> Array:
 
 
 def prod(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
-    return _reduced("Product", x, axis, keepdims) if x.dtype in launch.C_NAME else choice.prod(x, axis, keepdims)
+    return reduced("Product", x, axis, keepdims) if x.dtype in launch.C_NAME else choice.prod(x, axis, keepdims)
 
 
 def prod_grad_x(gy: Array, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
@@ -110,11 +133,11 @@ def _has_order(x: Array) -> bool:
 
 
 def max(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
-    return _reduced("Largest", x, axis, keepdims) if _has_order(x) else shared.max(x, axis, keepdims)
+    return reduced("Largest", x, axis, keepdims) if _has_order(x) else shared.max(x, axis, keepdims)
 
 
 def min(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
-    return _reduced("Smallest", x, axis, keepdims) if _has_order(x) else choice.min(x, axis, keepdims)
+    return reduced("Smallest", x, axis, keepdims) if _has_order(x) else choice.min(x, axis, keepdims)
 
 
 def max_grad_x(gy: Array, x: Array, y: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
@@ -124,7 +147,7 @@ def max_grad_x(gy: Array, x: Array, y: Array, axis: tuple[int, ...], keepdims: b
 
 
 def _place(fold: str, x: Array, axis: int | None) -> Array:
-    return _reduced(fold, x.ravel(), (0,), False) if axis is None else _reduced(fold, x, (axis,), False)
+    return reduced(fold, x.ravel(), (0,), False) if axis is None else reduced(fold, x, (axis,), False)
 
 
 def argmax(x: Array, axis: int | None) -> Array:

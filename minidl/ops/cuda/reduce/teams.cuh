@@ -3,13 +3,14 @@
 // Axes beside each other are one, so that an array has at most two of sets and two of elements, in any order of
 // memory: set s starts at s / near * far_step + s % near * near_step, and its element e lies
 // e / low * high_step + e % low * low_step behind.
-// Threads are in groups of lanes * across: a power of two up to 32, or the block. A group has `across` neighbouring sets
+// Threads are in groups of lanes * across: a power of two up to 32, or the block. A group has `across` neighbour sets
 // (a tile, of which there are near_tiles to each `near` sets, and `tiles` in all), and of each a run of `chunk`
 // elements, which `lanes` of its threads share, a team. So neighbouring threads read neighbouring sets where these lie
-// beside each other, else neighbouring elements. Where a set has several teams, these leave parts, and a second launch
-// adds them up. Sizes alone decide all this, so sums are in one order.
+// beside each other, else neighbouring elements. Where a set has several teams, these leave parts, which a second
+// launch merges. Sizes alone decide all this, so sums are in one order.
 struct Sets {
-    int sets, near, far_step, near_step, size, low, high_step, low_step, splits, chunk, lanes, across, tiles, near_tiles;
+    int sets, near, far_step, near_step, size, low, high_step, low_step, splits, chunk;
+    int lanes, across, tiles, near_tiles;
 };
 
 // This thread's team.
@@ -37,57 +38,63 @@ struct Team {
 #define AT_ONCE (sizeof(VALUE) == 1 ? 8 : 4)  // elements of a thread that are read at once
 #endif
 
-// use(values, elements, at) for runs of the team's elements, of AT_ONCE or of one: what x has there, where that is, and
-// which of the set the first is; lanes * across[j] lie between.
-template <class Use> __device__ __forceinline__ void runs_of(const Team& t, const VALUE* __restrict__ x, Use use) {
-    constexpr int COUNT = AT_ONCE;
-    const unsigned lanes = t.g.lanes;
-    unsigned at = t.begin + t.lane;
-    if (t.g.low == t.g.size) {
-        const unsigned step = lanes * t.g.low_step;
-        unsigned element = t.first + at * t.g.low_step;
-        for (; at + (COUNT - 1) * lanes < t.end; at += COUNT * lanes) {
-            unsigned elements[COUNT];
-            VALUE values[COUNT];
-#pragma unroll
-            for (int j = 0; j < COUNT; j++) {
-                elements[j] = element;
-                values[j] = x[element];
-                element += step;
-            }
-            use(values, elements, at);
-        }
-        for (; at < t.end; at += lanes, element += step) {
-            const VALUE values[1] = {x[element]};
-            const unsigned elements[1] = {element};
-            use(values, elements, at);
-        }
-        return;
+// Where a team's elements lie, one after the other: a step apart, or in two digits, dividing once at the start.
+struct Straight {
+    unsigned element, step;
+
+    __device__ __forceinline__ Straight(const Team& t)
+        : element(t.first + (t.begin + t.lane) * t.g.low_step), step(t.g.lanes * t.g.low_step) {}
+    __device__ __forceinline__ unsigned next() {
+        const unsigned now = element;
+        element += step;
+        return now;
     }
-    // In two digits, dividing once at the start
-    const unsigned step_high = lanes / t.g.low, step_low = lanes - step_high * t.g.low;
-    unsigned high = at / t.g.low, low = at - high * t.g.low;
-    const auto next = [&] {
-        const unsigned element = t.first + high * t.g.high_step + low * t.g.low_step;
+};
+struct Digits {
+    const Team& t;
+    unsigned high, low, step_high, step_low;
+
+    __device__ __forceinline__ Digits(const Team& t) : t(t) {
+        step_high = t.g.lanes / t.g.low;
+        step_low = t.g.lanes - step_high * t.g.low;
+        high = (t.begin + t.lane) / t.g.low;
+        low = t.begin + t.lane - high * t.g.low;
+    }
+    __device__ __forceinline__ unsigned next() {
+        const unsigned now = t.first + high * t.g.high_step + low * t.g.low_step;
         high += step_high;
         low += step_low;
         if (low >= t.g.low) {
             low -= t.g.low;
             ++high;
         }
-        return element;
-    };
+        return now;
+    }
+};
+
+// COUNT elements at once while there are so many, then half as many, down to one: loads that are under way together.
+template <int COUNT, class Walk, class Use>
+__device__ __forceinline__ void walk(const Team& t, const VALUE* __restrict__ x, unsigned at, Walk& along, Use use) {
+    const unsigned lanes = t.g.lanes;
     for (; at + (COUNT - 1) * lanes < t.end; at += COUNT * lanes) {
         unsigned elements[COUNT];
         VALUE values[COUNT];
 #pragma unroll
-        for (int j = 0; j < COUNT; j++) values[j] = x[elements[j] = next()];
+        for (int j = 0; j < COUNT; j++) values[j] = x[elements[j] = along.next()];
         use(values, elements, at);
     }
-    for (; at < t.end; at += lanes) {
-        const unsigned elements[1] = {next()};
-        const VALUE values[1] = {x[elements[0]]};
-        use(values, elements, at);
+    if constexpr (COUNT > 1) walk<COUNT / 2>(t, x, at, along, use);
+}
+
+// use(values, elements, at) for runs of the team's elements, of AT_ONCE or fewer: what x has there, where that is, and
+// which of the set the first is; the next is `lanes` further.
+template <class Use> __device__ __forceinline__ void runs_of(const Team& t, const VALUE* __restrict__ x, Use use) {
+    if (t.g.low == t.g.size) {
+        Straight along(t);
+        walk<AT_ONCE>(t, x, t.begin + t.lane, along, use);
+    } else {
+        Digits along(t);
+        walk<AT_ONCE>(t, x, t.begin + t.lane, along, use);
     }
 }
 

@@ -25,10 +25,10 @@ def teams_of(rows: int, size: int, neighbours: int, most: int = MAX_SPLITS,
     a block are lanes of so many of them, `across`. Sizes alone decide."""
     across = min(NEIGHBOURS, 1 << (neighbours - 1).bit_length()) if tiled and neighbours > 1 else 1
     if across > 1:
-        lanes = 1 if size <= FEW or across == NEIGHBOURS and rows >= MAX_THREADS else launch.THREADS // across
+        lanes = 1 if size <= FEW or (across == NEIGHBOURS and rows >= MAX_THREADS) else launch.THREADS // across
     elif neighbours >= NEIGHBOURS:
         lanes = 1
-    elif size >= launch.THREADS and rows * launch.THREADS <= 2 * MAX_THREADS:
+    elif size >= launch.THREADS and rows * launch.THREADS <= MAX_THREADS:
         lanes = launch.THREADS
     else:
         lanes = launch.lanes_per_row(size)
@@ -111,7 +111,7 @@ def flat(x: Array) -> Array:
 
 def planned(x: Array, axis: tuple[int, ...], dense: bool = False) -> tuple[Array, Plan]:
     """x, or a copy whose sets are walked in two steps, and how these are shared out. dense: x lies without gaps."""
-    if not x._c_contiguous and (not _goes_by_steps(x) or dense and not x.transpose(in_memory(x))._c_contiguous):
+    if not x._c_contiguous and (not _goes_by_steps(x) or (dense and not x.transpose(in_memory(x))._c_contiguous)):
         x = cupy.ascontiguousarray(x)
     found = shared_out(x.shape, tuple(step // x.itemsize for step in x.strides), axis)
     if found is not None:
