@@ -150,11 +150,11 @@ def _place(fold: str, x: Array, axis: int | None) -> Array:
     return reduced(fold, x.ravel(), (0,), False) if axis is None else reduced(fold, x, (axis,), False)
 
 
-def argmax(x: Array, axis: int | None) -> Array:
+def argmax(x: Array, axis: int | None) -> Array | np.integer:
     return _place("PlaceOfLargest", x, axis) if x.dtype in launch.C_NAME else shared.argmax(x, axis)
 
 
-def argmin(x: Array, axis: int | None) -> Array:
+def argmin(x: Array, axis: int | None) -> Array | np.integer:
     return _place("PlaceOfSmallest", x, axis) if x.dtype in launch.C_NAME else choice.argmin(x, axis)
 
 

@@ -101,7 +101,7 @@ def _goes_by_steps(x: Array) -> bool:
         stride % x.itemsize for stride in x.strides)
 
 
-def flat(x: Array) -> Array:
+def flat(x: cupy.ndarray) -> Array:
     """All that lies between x's first and last value in memory, as kernels take it that go by steps."""
     if x._c_contiguous:
         return x
@@ -109,7 +109,7 @@ def flat(x: Array) -> Array:
     return cupy.lib.stride_tricks.as_strided(x, (span,), (x.itemsize,))
 
 
-def planned(x: Array, axis: tuple[int, ...], dense: bool = False) -> tuple[Array, Plan]:
+def planned(x: cupy.ndarray, axis: tuple[int, ...], dense: bool = False) -> tuple[Array, Plan]:
     """x, or a copy whose sets are walked in two steps, and how these are shared out. dense: x lies without gaps."""
     if not x._c_contiguous and (not _goes_by_steps(x) or (dense and not x.transpose(in_memory(x))._c_contiguous)):
         x = cupy.ascontiguousarray(x)
