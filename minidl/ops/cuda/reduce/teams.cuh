@@ -30,7 +30,8 @@ struct Team {
         set = far * g.near + near;
         first = far * g.far_step + near * g.near_step;
         begin = is_there ? split * g.chunk : 0;
-        end = is_there ? imin(begin + g.chunk, g.size) : 0;
+        const unsigned behind = begin + g.chunk, size = g.size;  // may lie beyond what an int holds
+        end = !is_there ? 0 : behind < size ? behind : size;
     }
 };
 

@@ -14,7 +14,7 @@ from .. import launch
 ELEMENTS_PER_THREAD = 16                   # up to which a set has more teams where it has over twice as many,
 MAX_THREADS = 1 << 18                      # and so many threads in all: a large GPU runs them at once
 MAX_SPLITS = 1 << 12
-NEIGHBOURS = 32                            # sets beside each other in memory, which threads of a warp read
+WARP = NEIGHBOURS = 32                     # sets beside each other in memory, which threads of a warp read
 FEW = 8                                    # elements that a thread reads alone where there are enough threads
 
 
@@ -25,7 +25,8 @@ def teams_of(rows: int, size: int, neighbours: int, most: int = MAX_SPLITS,
     a block are lanes of so many of them, `across`. Sizes alone decide."""
     across = min(NEIGHBOURS, 1 << (neighbours - 1).bit_length()) if tiled and neighbours > 1 else 1
     if across > 1:
-        lanes = 1 if size <= FEW or (across == NEIGHBOURS and rows >= MAX_THREADS) else launch.THREADS // across
+        group = launch.THREADS if size > ELEMENTS_PER_THREAD * (WARP // across) else WARP
+        lanes = 1 if size <= FEW or (across == NEIGHBOURS and rows >= MAX_THREADS) else group // across
     elif neighbours >= NEIGHBOURS:
         lanes = 1
     elif size >= launch.THREADS and rows * launch.THREADS <= MAX_THREADS:
