@@ -333,7 +333,8 @@ MORE_POOLINGS: list[tuple[Any, ...]] = [
 UNEVEN: list[tuple[Any, ...]] = [
     ((1, 2, 3, 5100), (2, 2), FLOAT), ((2, 3, 7, 5), (3, 4), DOUBLE), ((1, 1, 4, 4), (7, 7), FLOAT),
     ((1, 1, 1, 33_000), (1, 50), FLOAT), ((1, 3, 9001, 1), (2, 1), FLOAT), ((0, 3, 4, 5), (3, 3), FLOAT)]
-SOFTMAXES: list[tuple[Any, ...]] = [((5, 7),), ((3, 1500),), ((2, 33, 3),)]
+SOFTMAXES: list[tuple[Any, ...]] = [       # by some of a warp, a block, several; columns, by one block and by several
+    ((5, 7), 1), ((3, 1500), 1), ((2, 20_000), 1), ((2, 33, 3), 1), ((3000, 3), 0), ((2, 5), 0)]
 DROPOUTS: list[tuple[Any, ...]] = [((),), ((3,),), ((5, 131),)]
 COUNTED = [(1, 1), (130, 3), (1500, 20), (0, 4)]                           # images, classes
 BATCHES = [((23, 1, 12, 9), 8, 2), ((7, 3, 4, 5), 7, 0), ((3, 2, 1, 1), 1, 1)]     # stored, batch, padding
@@ -390,6 +391,15 @@ SQUARES: list[tuple[Any, ...]] = [
 MORE_SQUARES: list[tuple[Any, ...]] = [
     ((1 << 22,), (0,)), ((1 << 18, 4), (0,)), ((1 << 18, 4), (1,)), ((1100, 999), (0,)), ((64, 256, 64), (1,)),
     ((32, 64, 16, 16), (0, 2, 3)), ((70_000, 40), (0,)), ((3, 40_000, 33), (0, 1))]
+# Sets by a thread, some of a warp, a block and several blocks; columns; axes on both sides of another, and of two
+FOLDED: list[tuple[Any, ...]] = [
+    ((20_000, 3), (0,)), ((2, 20_000), (1,)), ((7, 1000), (1,)), ((5, 40), (0,)), ((900, 40), (0,)),
+    ((3, 9, 4), (0, 2)), ((40, 6), (1,)), ((2, 3, 4, 5, 3), (0, 2, 4)), ((2, 9000, 3), (1,)), ((20_001,), (0,)),
+    ((70, 19, 3), (1,)), ((), ()), ((0, 3), (1,)), ((3, 4), ())]
+MORE_FOLDED: list[tuple[Any, ...]] = [
+    *FOLDED, ((1 << 22,), (0,)), ((1 << 18, 4), (0,)), ((1 << 18, 4), (1,)), ((4, 1 << 18), (0,)), ((4, 1 << 18), (1,)),
+    ((1021, 997), (0,)), ((1021, 997), (1,)), ((64, 256, 64), (1,)), ((32, 64, 16, 16), (0, 2, 3)),
+    ((128, 1, 28, 28), (0, 2, 3)), ((3, 40_000, 33), (0, 1)), ((300_000, 33), (1,))]
 RUNNING: list[tuple[Any, ...]] = [         # by a thread, some of a warp, a block and several; and columns
     ((20_001,), 0), ((16, 16), 1), ((600, 300), 1), ((7, 1000), 1), ((300, 40), 0), ((3, 5000, 2), 1), ((5, 9, 33), 1),
     ((3, 0, 2), 1), ((1,), 0)]
@@ -436,9 +446,6 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("layers/activation/sums.cu", primitives.sum_with_an_activation, ("relu", (3, 1001), FLOAT)),
         *on_device("layers/activation/sums.cu", primitives.sum_with_an_activation, *[
             (act, shape, dtype) for act in ALL for shape in ((1,), (3, 1001)) for dtype in (FLOAT, DOUBLE)]),
-        *each("layers/activation/softmax.cu", primitives.softmax, *with_dtype(SOFTMAXES, DOUBLE)),
-        *on_device("layers/activation/softmax.cu", primitives.softmax,
-                   *with_dtype([*SOFTMAXES, ((130, 1),), ((0, 4),)], FLOAT)),
         *each("layers/activation/dropout.cu", primitives.dropout, *with_dtype(DROPOUTS, FLOAT)),
         *on_device("layers/activation/dropout.cu", primitives.dropout, *with_dtype([*DROPOUTS, ((0,),)], DOUBLE))],
     "launches": [
@@ -467,6 +474,18 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, FLOAT)),
         *on_device("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, DOUBLE))],
     "reductions": [
+        *each("reduce/folds.cu", primitives.reductions, *with_dtype(FOLDED, FLOAT), slow=3),
+        *each("reduce/folds.cu", primitives.reductions, *with_dtype(FOLDED, DOUBLE), slow=1),
+        *on_device("reduce/folds.cu", primitives.reductions, *[
+            (*row, dtype) for row in MORE_FOLDED for dtype in (FLOAT, DOUBLE)]),
+        *each("reduce/folds.cu", primitives.gradients_of_reductions, *with_dtype(FOLDED, FLOAT), slow=3),
+        *each("reduce/folds.cu", primitives.gradients_of_reductions, *with_dtype(FOLDED, DOUBLE), slow=1),
+        *on_device("reduce/folds.cu", primitives.gradients_of_reductions, *[
+            (*row, dtype) for row in MORE_FOLDED for dtype in (FLOAT, DOUBLE)]),
+        *each("reduce/folds.cu", primitives.softmax, *with_dtype(SOFTMAXES, DOUBLE), slow=2),
+        *on_device("reduce/folds.cu", primitives.softmax, *with_dtype([
+            *SOFTMAXES, ((130, 1), 1), ((0, 4), 1), ((4, 1 << 18), 1), ((1 << 18, 4), 0), ((128, 1000), 0),
+            ((64, 256, 64), 1), ((1 << 18, 4), 1), ((2048, 4096), 1)], FLOAT)),
         *each("reduce/squares.cu", primitives.squares, *with_dtype(SQUARES, FLOAT), slow=2),
         *each("reduce/squares.cu", primitives.squares, *with_dtype(SQUARES, DOUBLE)),
         *on_device("reduce/squares.cu", primitives.squares, *[
@@ -492,7 +511,7 @@ LAUNCHES: dict[str, list[Launch]] = {
             (act, affine, dtype) for act in ACTIVATIONS for affine in (False, True) for dtype in (FLOAT, DOUBLE)])],
     "losses": [
         *each("layers/loss/cross_entropy.cu", primitives.cross_entropy_of_any_size,
-              (1100, 20), (1, 1), (5, 10), (130, 10), (3, 1500)),
+              (1100, 20), (3, 20_000), (1, 1), (5, 10), (130, 10), (3, 1500), slow=2),
         *each("layers/loss/cross_entropy.cu", primitives.cross_entropy_with_grad, *[
             (*sizes, reduction, FLOAT) for sizes in LABELLED for reduction in ("mean", "none")]),
         *on_device("layers/loss/cross_entropy.cu", primitives.cross_entropy_with_grad, *[

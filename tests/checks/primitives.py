@@ -345,16 +345,22 @@ def activation(name: str, shape: tuple[int, ...], dtype: type) -> None:
         np.testing.assert_allclose(got, want, rtol=8 * np.finfo(dtype).eps, atol=8 * np.finfo(dtype).eps)
 
 
-def softmax(shape: tuple[int, ...], dtype: type) -> None:
-    """A row by one thread, by some of a warp, and by a whole block."""
+def softmax(shape: tuple[int, ...], axis: int, dtype: type) -> None:
+    """Twice the same bits; also where all of a row lies far below the largest, or is -inf."""
     rng, rounding = np.random.default_rng(0), 4096 * np.finfo(dtype).eps
     x, gy = rng.standard_normal(shape).astype(dtype), rng.standard_normal(shape).astype(dtype)
+    far = x.copy()
+    np.moveaxis(far, axis, 0)[1:-1] -= dtype(200)
+    np.moveaxis(far, axis, 0)[:shape[axis] // 2] = -np.inf
     for name in ("softmax", "log_softmax"):
         def both_ways(k: Any, x: Any, gy: Any, name: str = name) -> Any:
-            y = getattr(k, name)(x, 1)
-            return y, getattr(k, f"{name}_grad_x")(gy, y, 1)
-        for got, want in both(both_ways, x, gy):
-            np.testing.assert_allclose(got, want, rtol=rounding, atol=rounding / 10)
+            y = getattr(k, name)(x, axis)
+            return y, getattr(k, f"{name}_grad_x")(gy, y, axis)
+        for values in (x, far):
+            again = [a.get().tobytes() for a in both_ways(cuda, cupy.asarray(values), cupy.asarray(gy))]
+            for i, (got, want) in enumerate(both(both_ways, values, gy)):
+                np.testing.assert_allclose(got, want, rtol=rounding, atol=rounding / 10)
+                assert got.tobytes() == again[i]
 
 
 def dropout(shape: tuple[int, ...], dtype: type) -> None:
@@ -654,6 +660,81 @@ def squares(shape: tuple[int, ...], axis: tuple[int, ...], dtype: type) -> None:
     y, center = cuda.variance(equal, axis, False, True, degrees)
     assert not y.get().any()
     assert not cuda.variance_grad_x(cupy.asarray(gys), equal, y, center, axis, True, degrees).get().any()
+
+
+def seen(x: np.ndarray) -> list[Any]:
+    """An array on the device as it is, transposed in memory, with gaps in each row, and repeated along a new axis."""
+    wide = np.zeros((*x.shape[:-1], 2 * x.shape[-1] + 1), x.dtype) if x.ndim else np.zeros(3, x.dtype)
+    places = (..., slice(1, None, 2)) if x.ndim else (1, ...)
+    wide[places] = x
+    return [cupy.asarray(x), cupy.asarray(x.T.copy()).T, cupy.asarray(wide)[places]]
+
+
+def reductions(shape: tuple[int, ...], axis: tuple[int, ...], dtype: type) -> None:
+    """Of every layout twice the same bits; with equal values, of which the first has the place, NaN and infinities."""
+    values = np.round(4 * normal(*shape, dtype=dtype)) / dtype(4)
+    count = max(1, int(np.prod([shape[a] for a in axis])))
+    some = [values]
+    for at, special in enumerate((np.nan, np.inf, -np.inf)):
+        some.append(values.copy())
+        some[-1].reshape(-1)[at::3] = special
+    for n, x in enumerate(some):
+        for name in ("sum", "mean", "max", "min", "prod"):
+            if not (x.size or name == "sum"):
+                continue
+            a = np.exp2(x % 1 if n else x / count) if name == "prod" and np.isfinite(x).all() else x
+            with np.errstate(all="ignore"):
+                want = getattr(np, name)(a.astype(float), axis=axis, keepdims=True)
+                size = np.max(np.abs(a), initial=0, where=np.isfinite(a)) * (count if name == "sum" else 1)
+            for there in seen(a):
+                got = getattr(cuda, name)(there, axis, True)
+                assert got.get().tobytes() == getattr(cuda, name)(there, axis).get().tobytes()
+                assert (got.dtype, got.shape) == (dtype, want.shape)
+                np.testing.assert_allclose(got.get(), want, rtol=64 * np.finfo(dtype).eps * np.sqrt(count),
+                                           atol=64 * np.finfo(dtype).eps * size / np.sqrt(count), err_msg=name)
+        if x.size:
+            for at in (*axis, None):
+                for name in ("argmax", "argmin"):
+                    for there in seen(x):
+                        got = getattr(cuda, name)(there, at).get()
+                        np.testing.assert_array_equal(got, getattr(np, name)(x, at))
+                        assert got.dtype == np.int64
+    for of in (values > 0, values > 9, values < 9):
+        for there in seen(of):
+            for name in ("max", "min") if of.size else ():
+                got = getattr(cuda, name)(there, axis).get()
+                np.testing.assert_array_equal(got, getattr(np, name)(of, axis=axis))
+                assert got.dtype == np.bool_
+    if shape and shape[0] and values.size:
+        one = cupy.asarray(values[:1])
+        repeated = np.broadcast_to(one, values.shape)          # as gradients are: steps of 0
+        np.testing.assert_allclose(cuda.sum_to(repeated, one.shape).get(), values[:1] * shape[0],
+                                   rtol=64 * np.finfo(dtype).eps)
+
+
+def gradients_of_reductions(shape: tuple[int, ...], axis: tuple[int, ...], dtype: type) -> None:
+    """Of largest and smallest values, with equals and NaN; and of products, with one zero or more of them in a set."""
+    x = np.round(4 * normal(*shape, dtype=dtype)) / dtype(4)
+    gy = normal(*np.sum(x, axis).shape, dtype=dtype, seed=1)
+    with_nan = x.copy()
+    with_nan.reshape(-1)[::700] = np.nan
+    for values in (x, with_nan) if x.size else ():
+        for name in ("max", "min"):
+            def both_ways(k: Any, x: Any, gy: Any, name: str = name) -> Any:
+                y = getattr(k, name)(x, axis)
+                return (k.max_grad_x(gy, x, y, axis, False),)
+            with np.errstate(invalid="ignore"):
+                (got, want), = both(both_ways, values, gy)
+            np.testing.assert_allclose(got, want, rtol=4 * np.finfo(dtype).eps)
+    count = max(1, int(np.prod([shape[a] for a in axis])))
+    near_one = np.exp2(normal(*shape, dtype=dtype) / dtype(count)).astype(dtype)
+    for zeros in (0, 1, 2):
+        factors = near_one.copy()
+        np.moveaxis(factors, axis, range(len(axis))).reshape(count, -1)[:zeros] = 0      # a copy where that is no view
+        if axis == (0,):
+            factors[:zeros] = 0
+        (got, want), = both(lambda k, x, gy: (k.prod_grad_x(gy, x, axis, False),), factors, gy)
+        np.testing.assert_allclose(got, want, rtol=64 * np.finfo(dtype).eps * np.sqrt(count), atol=0)
 
 
 def running_sums(shape: tuple[int, ...], axis: int, dtype: type) -> None:

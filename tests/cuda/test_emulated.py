@@ -54,6 +54,7 @@ from minidl.lab.emulator import Memory
 from minidl.ops import cuda
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
+from minidl.ops.cuda.reduce import teams
 from minidl.ops.cuda.region import lines
 
 pytestmark = [pytest.mark.usefixtures("fp32"), needs_compiler]
@@ -536,7 +537,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         f"bs[k][threadIdx.x % TILE];\n        {BARRIER}", "bs[k][threadIdx.x % TILE];", linear, "tolerance"),
     "no barrier between uses of one array": (
         f"    {BARRIER}  // whoever reads the values of an earlier call is done", "",
-        lambda: primitives.softmax((3, 1500), np.float64), "[Nn]ot equal"),
+        lambda: primitives.cross_entropy_of_any_size(3, 1500), "[Nn]ot equal"),
     "no barrier between steps of an image": (
         f"if (TEAMS == 1) return;\n    {BARRIER}", "if (TEAMS == 1) return;", region_step("lenet5"), "[Nn]ot equal"),
     "copies that nobody awaits": (
@@ -549,8 +550,8 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         f"{BARRIER}\n    for (int i = threadIdx.x; i < live * ow", f"if (threadIdx.x < 99) {BARRIER}\n"
         "    for (int i = threadIdx.x; i < live * ow", pooling(0), "some threads of the block have ended"),
     "an exchange without half of a warp": (
-        "REAL other = __shfl_xor_sync(~0u", "if (threadIdx.x % 2) break;\n        REAL other = __shfl_xor_sync(~0u",
-        lambda: primitives.softmax((5, 7), np.float64), "for ever"),
+        "step /= 2) mine.merge(", "step /= 2) if (threadIdx.x % 2) break; else mine.merge(",
+        lambda: primitives.softmax((5, 7), 1, np.float64), "for ever"),
     "an element that nobody set to zero": (
         "fetched[i * SLOT + SLOT - 1] = 0;", "", lambda: primitives.conv2d_act_pool_grad_wb(*FUSED[0], "tanh", FLOAT),
         "winograd"),
@@ -686,3 +687,20 @@ def test_a_mutation_is_caught(what: str, compiler: Emulator) -> None:
     old, new, check, message = MUTATIONS[what]
     with compiler.running(old, new), pytest.raises(AssertionError, match=message):
         check()
+
+
+# ---------------------------------------------------------------- how work is shared
+@pytest.mark.parametrize(("shape", "axis", "blocks", "launches"), [
+    ((1 << 22, 4), (0,), 512, 2), ((4, 1 << 22), (1,), 512, 2), ((2048, 1 << 15), (0, 1), 512, 2),
+    ((1021, 997), (0,), 128, 2), ((128, 1, 28, 28), (0, 2, 3), 16, 2), ((2048, 1 << 15), (1,), 512, 1),
+    ((2048, 1 << 15), (0,), 512, 1), ((1021, 997), (1,), 512, 1), ((4, 1 << 22), (0,), 512, 1),
+    ((128, 1000), (0,), 32, 1), ((128, 1000), (1,), 128, 1), ((64, 256, 64), (1,), 128, 1), ((16, 16), (1,), 1, 1)])
+def test_long_sets_have_several_blocks(shape: tuple[int, ...], axis: tuple[int, ...], blocks: int,
+                                       launches: int) -> None:
+    """As many at least as keep a GPU busy, and one launch where that is enough."""
+    steps = tuple(math.prod(shape[a + 1:]) for a in range(len(shape)))
+    plan = teams.shared_out(shape, steps, axis)
+    assert plan is not None
+    assert plan.grid >= blocks
+    assert (2 if plan.splits > 1 else 1) == launches
+    assert plan.splits * plan.chunk >= plan.size

@@ -294,10 +294,9 @@ LAUNCHES: dict[str, tuple[str, Callable[..., Any]]] = {
     "avg_pool2d(_tiled)?(_grad_x)?": (X4, _pool(ops.avg_pool2d)),
     "max_pool2d(_grad_x)?": (X4, _pool(ops.max_pool2d)),
     "activation(_grad_x)?": ("x (...)", _op(lambda options, x: ops.tanh(x))),
-    "softmax(_grad_x)?": (X2, _op(lambda options, x: ops.softmax(x))),
-    "log_softmax(_grad_x)?": (X2, _op(lambda options, x: ops.log_softmax(x))),
+    "map_sets": (X2, _op(lambda options, x: ops.softmax(x))),
     "gemm_.*": ("x (n,inputs), w (outputs,inputs)", _op(lambda options, x, w: ops.linear(x, w))),
-    "sum_first": ("parts (k,...)", lambda kernel, options, parts: cuda.reduce.sum_first(cupy.asarray(parts))),
+    "fold_sets": ("parts (k,...)", lambda kernel, options, parts: cuda.reduce.sum_first(cupy.asarray(parts))),
 }
 
 

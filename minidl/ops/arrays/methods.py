@@ -60,6 +60,11 @@ def _converted(t: Tensor, dtype: DType) -> Tensor:
     return t.to(dtype=dtype)
 
 
+def _mask(t: Tensor) -> Tensor:
+    """Which values are not 0."""
+    return t if t.dtype == np.bool_ else basic.ne(t, 0)
+
+
 class Conversions:
     """Methods whose names are those of Python's types."""
 
@@ -442,11 +447,11 @@ class Methods(Conversions):
 
     def any(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Whether one of the values is not 0."""
-        return basic.max(basic.ne(self, 0), axis=_axes("any", self.shape, axis), keepdims=keepdims)
+        return basic.max(_mask(self), axis=_axes("any", self.shape, axis), keepdims=keepdims)
 
     def all(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Whether no value is 0."""
-        return statistics.min(basic.ne(self, 0), axis=_axes("all", self.shape, axis), keepdims=keepdims)
+        return statistics.min(_mask(self), axis=_axes("all", self.shape, axis), keepdims=keepdims)
 
     def prod(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """The product."""

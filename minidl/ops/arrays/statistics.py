@@ -90,24 +90,8 @@ def prod(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
     >>> prod(Tensor([2.0, 3.0, 4.0])).item()
     24.0
     """
-    shape, axes = x.shape, _axes("prod", x.shape, axis)
-    order = (*(a for a in range(len(shape)) if a not in axes), *axes)
-    back = tuple(order.index(a) for a in range(len(shape)))
-    turned = tuple(shape[a] for a in order)
-    count = math.prod(shape[a] for a in axes)
-    rows = math.prod(shape) // count if count else 0
-    first, but_last, reverse = ((slice(None), columns) for columns in (
-        slice(None, 1), slice(None, -1), slice(None, None, -1)))
-
-    def backward(gy, need):
-        """The product of those before, times that of those behind."""
-        values = k.reshape(k.transpose(x, order), (rows, count))
-        one = k.getitem(k.ones_like(values), first)
-        before = k.cumprod(k.concatenate((one, k.getitem(values, but_last)), 1), 1)
-        behind = k.cumprod(k.concatenate((one, k.getitem(k.getitem(values, reverse), but_last)), 1), 1)
-        others = k.mul(before, k.getitem(behind, reverse))
-        return k.mul(k.spread(gy, shape, axes, keepdims), k.transpose(k.reshape(others, turned), back)),
-    return k.prod(x, axes, keepdims), backward
+    axes = _axes("prod", x.shape, axis)
+    return k.prod(x, axes, keepdims), lambda gy, need: (k.prod_grad_x(gy, x, axes, keepdims),)
 
 
 @op

@@ -5,6 +5,7 @@ Both backends re-export this module, as they do `shared`, which holds those that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -12,8 +13,8 @@ import numpy as np
 from .primitives import Array, Flag
 
 __all__ = [
-    "abs", "argmin", "argsort", "cast", "clip", "cumprod", "cumsum", "interpolate", "maximum", "min", "minimum", "pad",
-    "prod", "sign", "where",
+    "abs", "argmin", "argsort", "cast", "clip", "cumsum", "interpolate", "maximum", "min", "minimum", "pad", "prod",
+    "prod_grad_x", "sign", "where",
 ]
 
 abs = np.abs
@@ -57,8 +58,16 @@ def prod(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
     return np.prod(x, axis=axis, keepdims=keepdims)
 
 
-def cumprod(x: Array, axis: int) -> Array:
-    return np.cumprod(x, axis=axis)
+def prod_grad_x(gy: Array, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    """gy times the product of the others: of those before, times that of those behind."""
+    order = *(a for a in range(x.ndim) if a not in axis), *axis
+    turned, count = np.transpose(x, order), math.prod(x.shape[a] for a in axis)
+    values = turned.reshape(math.prod(turned.shape[:x.ndim - len(axis)]), count)
+    before, behind = np.ones_like(values), np.ones_like(values)
+    np.cumprod(values[:, :-1], axis=1, out=before[:, 1:])
+    np.cumprod(values[:, :0:-1], axis=1, out=behind[:, 1:])
+    others = np.reshape(before * behind[:, ::-1], turned.shape)
+    return (gy if keepdims else np.expand_dims(gy, axis)) * np.transpose(others, np.argsort(order).tolist())
 
 
 def cumsum(x: Array, axis: int, reverse: bool = False) -> Array:

@@ -108,7 +108,8 @@ PRIMITIVES: dict[str, Primitive] = {
     # along axes
     **dict.fromkeys(("sum", "sum_to", "mean", "max", "max_grad_x", "argmax", "min", "argmin", "argsort"), PLAIN),
     **dict.fromkeys(("softmax", "softmax_grad_x", "log_softmax", "log_softmax_grad_x"), PLAIN),
-    **dict.fromkeys(("spread", "ones_like"), Primitive(shares=True)), "cumsum": PLAIN, "prod": PLAIN, "cumprod": PLAIN,
+    **dict.fromkeys(("spread", "ones_like"), Primitive(shares=True)),
+    **dict.fromkeys(("cumsum", "prod", "prod_grad_x"), PLAIN),
     **dict.fromkeys(("variance", "variance_grad_x", "norm", "norm_grad_x"), PLAIN),
     **dict.fromkeys(("normalize", "normalize_by", "normalize_by_grad", "normalize_by_grad_x"), PLAIN),
     **dict.fromkeys(("normalize_grad", "normalize_grad_x"), PLAIN),

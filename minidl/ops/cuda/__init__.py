@@ -1,6 +1,6 @@
 """The primitives on CuPy arrays: the names and signatures of ops.cpu, by our own kernels.
 
-Elementwise arithmetic, reductions, shapes and products of ops.shared are CuPy's own. Only `setitem`, `advance`,
+Elementwise arithmetic, shapes and products of ops.shared are CuPy's own. Only `setitem`, `advance`,
 `batch_norm(_act)`, `update_metrics` and the updates of parameters change an input.
 """
 
@@ -26,6 +26,7 @@ from .layers.norm.fused import *
 from .layers.pool import *
 from .nhwc import *
 from .optim import *
+from .reduce.folds import *
 from .reduce.ranks import *
 from .reduce.running import *
 from .reduce.squares import *

@@ -10,7 +10,7 @@ import numpy as np
 from ...common import choice
 from ...common.primitives import Array
 from .. import launch
-from .teams import shared_out
+from .teams import teams_of
 
 __all__ = ["cumsum"]
 
@@ -26,7 +26,7 @@ def _plan(shape: tuple[int, ...], axis: int, reverse: bool) -> tuple[int, bytes,
     """(blocks, the struct Running, rows, teams of a row)"""
     size, inner = shape[axis], math.prod(shape[axis + 1:])
     rows = math.prod(shape) // max(1, size)
-    lanes, splits, chunk = shared_out(rows, size, inner, MAX_SPLITS)
+    lanes, _, splits, chunk = teams_of(rows, size, inner, MAX_SPLITS)
     return launch.blocks(rows * splits * lanes, THREADS), launch.by_value(
         "Running", rows=rows, size=size, inner=max(1, inner), reverse=int(reverse), splits=splits, chunk=chunk,
         lanes=lanes), rows, splits

@@ -1,26 +1,19 @@
 // Sums of squares over any axes: a variance, a deviation or a norm, and their gradients.
 //
-// Axes beside each other are one, so that an array has at most two of sets and two of elements, in any order of
-// memory: set s starts at s / near * far_step + s % near * near_step, and its element e lies
-// e / low * high_step + e % low * low_step behind.
-// A team of `lanes` threads (rows.cuh) owns a run of `chunk` of a set's elements. Where a set has several teams, these
-// leave parts, each a row (splits, sets): the mean, and the sums of squares. squares_of_parts has a team for each set,
-// which adds them up in an order that sizes alone decide.
+// Sets, and the teams of threads that share them, are those of teams.cuh. Where a set has several teams, these leave
+// parts, each a row (splits, sets): the mean, and the sums of squares. squares_of_parts has a team for each set, which
+// adds them up in an order that sizes alone decide.
 // All is computed in double, REAL; elements are VALUE. Sums are of differences from the set's first element, so that
 // equal values have a variance of 0 and a large mean takes no digits: `center` (2, sets) is that element and the rest
 // of the mean. A square of a double may overflow, or vanish: there are three sums, of the large, of the small and of
 // the others. A team's elements are read anew for the second sum: they lie in a cache then.
-// Requires: REAL double; blockDim.x a multiple of lanes and of 32; lanes a power of two up to 32, or blockDim.x.
+// Requires: REAL double; blockDim.x 256.
 #include "include/common.cuh"
-#include "include/rows.cuh"
 
 #ifndef VALUE
 #define VALUE float
 #endif
-
-struct Sets {
-    int sets, near, far_step, near_step, size, low, high_step, low_step, splits, chunk, lanes;
-};
+#include "reduce/teams.cuh"
 
 #define LARGE 0x1p480   // whose squares are summed in units of UP * UP,
 #define SMALL 0x1p-480  // and whose in units of DOWN * DOWN
@@ -29,8 +22,9 @@ struct Sets {
 
 struct Squares {
     static constexpr int RANGES = sizeof(VALUE) == 4 ? 1 : 3;  // no square of a float leaves the range of double
-    REAL middle = 0, large = 0, small = 0;
+    REAL middle, large, small;
 
+    __device__ __forceinline__ static Squares none() { return {0, 0, 0}; }
     __device__ __forceinline__ void add(REAL d, REAL times) {
         const REAL size = fabs(d);
         if (RANGES == 1 || !(size > LARGE || size < SMALL)) {
@@ -41,11 +35,19 @@ struct Squares {
             small += (d * UP) * (d * UP) * times;
         }
     }
-    __device__ __forceinline__ void add_up(int lanes) {
-        middle = reduce(middle, lanes, false);
+    __device__ __forceinline__ void merge(const Squares& other) {
+        middle += other.middle;
         if (RANGES == 1) return;
-        large = reduce(large, lanes, false);
-        small = reduce(small, lanes, false);
+        large += other.large;
+        small += other.small;
+    }
+    __device__ __forceinline__ Squares away(int step) const {
+        Squares other = none();
+        other.middle = __shfl_xor_sync(~0u, middle, step);
+        if (RANGES == 1) return other;
+        other.large = __shfl_xor_sync(~0u, large, step);
+        other.small = __shfl_xor_sync(~0u, small, step);
+        return other;
     }
     __device__ __forceinline__ void put(REAL* parts, int step) const {
         parts[0] = middle;
@@ -67,84 +69,27 @@ struct Squares {
     }
 };
 
-// This thread's team, and its walk over the team's elements, dividing once at the start.
-struct Team {
-    const Sets& g;
-    unsigned lane, set, split, begin, end, first, at, high, low, step_high, step_low;
-
-    __device__ __forceinline__ Team(const Sets& g) : g(g) {
-        const unsigned team = THREAD / g.lanes, sets = imax(1, g.sets);
-        lane = THREAD % g.lanes;
-        set = team % sets;
-        split = team / sets;
-        begin = end = 0;
-        if (is_there()) {
-            begin = split * g.chunk;
-            end = imin(begin + g.chunk, g.size);
-        }
-        first = set / g.near * g.far_step + set % g.near * g.near_step;
-        step_high = g.lanes / g.low;
-        step_low = g.lanes - step_high * g.low;
-    }
-    __device__ __forceinline__ bool is_there() const { return g.sets && split < g.splits; }
-    __device__ __forceinline__ unsigned element() const { return first + high * g.high_step + low * g.low_step; }
-    __device__ __forceinline__ void start() {
-        at = begin + lane;
-        high = at / g.low;
-        low = at - high * g.low;
-    }
-    __device__ __forceinline__ bool more() const { return at < end; }
-    __device__ __forceinline__ void next() {
-        at += g.lanes;
-        high += step_high;
-        low += step_low;
-        if (low >= g.low) {
-            low -= g.low;
-            ++high;
-        }
-    }
-};
-
-// use(value, element) for each of the team's elements; so many are read at once.
-#define AT_ONCE 4
-template <class Use> __device__ __forceinline__ void each(Team& t, const VALUE* __restrict__ x, Use use) {
-    t.start();
-    while (t.at + (AT_ONCE - 1) * t.g.lanes < t.end) {
-        unsigned elements[AT_ONCE];
-        REAL values[AT_ONCE];
-#pragma unroll
-        for (int j = 0; j < AT_ONCE; j++) {
-            elements[j] = t.element();
-            values[j] = x[elements[j]];
-            t.next();
-        }
-#pragma unroll
-        for (int j = 0; j < AT_ONCE; j++) use(values[j], elements[j]);
-    }
-    for (; t.more(); t.next()) use(x[t.element()], t.element());
-}
-
 // Of a team's elements the mean less `near`, or 0 where squares are not centered, and the squares of what is left.
-__device__ __forceinline__ REAL off_and_squares(Team& t, const VALUE* __restrict__ x, REAL near, int centered,
+__device__ __forceinline__ REAL off_and_squares(const Team& t, const VALUE* __restrict__ x, REAL near, int centered,
                                                 Squares& squares) {
     REAL off = 0;
     if (centered) {
         each(t, x, [&](REAL value, unsigned) { off += value - near; });
-        off = reduce(off, t.g.lanes, false) / imax(1, t.end - t.begin);
+        off = met(Sum<REAL>{off}, t.g).sum / imax(1, t.end - t.begin);
     }
     each(t, x, [&](REAL value, unsigned) { squares.add(value - near - off, 1); });
-    squares.add_up(t.g.lanes);
+    squares = met(squares, t.g);
     return off;
 }
 
 __device__ __forceinline__ REAL near_of(const Team& t, const VALUE* __restrict__ x, int centered) {
-    return centered && t.is_there() && t.g.size ? (REAL)x[t.first] : (REAL)0;
+    return centered && t.is_there && t.g.size ? (REAL)x[t.first] : (REAL)0;
 }
 
 // What the first lane of a team writes for a set.
 __device__ __forceinline__ void finish(const Team& t, const Squares& squares, REAL near, REAL off, VALUE* y,
                                        VALUE* center, int root, REAL divisor) {
-    if (!t.is_there() || t.lane) return;
+    if (!t.is_there || t.lane) return;
     y[t.set] = root ? squares.root() / sqrt(divisor) : squares.sum() / divisor;
     if (!center) return;
     center[t.set] = near;
@@ -156,7 +101,7 @@ __device__ __forceinline__ void finish(const Team& t, const Squares& squares, RE
 extern "C" __global__ void squares(const VALUE* __restrict__ x, VALUE* __restrict__ y, VALUE* __restrict__ center,
                                    int root, REAL divisor, Sets g) {
     Team t(g);
-    Squares squares;
+    Squares squares = Squares::none();
     const REAL near = near_of(t, x, center != nullptr);
     const REAL off = off_and_squares(t, x, near, center != nullptr, squares);
     finish(t, squares, near, off, y, center, root, divisor);
@@ -165,9 +110,9 @@ extern "C" __global__ void squares(const VALUE* __restrict__ x, VALUE* __restric
 extern "C" __global__ void squares_in_parts(const VALUE* __restrict__ x, REAL* __restrict__ parts, int centered,
                                             Sets g) {
     Team t(g);
-    Squares squares;
+    Squares squares = Squares::none();
     const REAL off = off_and_squares(t, x, near_of(t, x, centered), centered, squares);
-    if (!t.is_there() || t.lane) return;
+    if (!t.is_there || t.lane) return;
     const int step = g.splits * g.sets;
     REAL* at = parts + t.split * g.sets + t.set;
     at[0] = off;
@@ -179,20 +124,19 @@ extern "C" __global__ void squares_of_parts(const VALUE* __restrict__ x, const R
                                             VALUE* __restrict__ y, VALUE* __restrict__ center, int root, REAL divisor,
                                             int count, int each, Sets g) {
     Team t(g);
-    const int step = count * g.sets, some = t.is_there() ? count : 0;
+    const int step = count * g.sets, some = t.is_there ? count : 0;
     const REAL* at = parts + t.set;
     REAL off = 0;
     if (center) {
         for (int s = t.lane; s < some; s += g.lanes) off += at[s * g.sets] * imin(each, g.size - s * each);
-        off = reduce(off, g.lanes, false) / imax(1, g.size);
+        off = met(Sum<REAL>{off}, g).sum / imax(1, g.size);
     }
-    Squares squares;
+    Squares squares = Squares::none();
     for (int s = t.lane; s < some; s += g.lanes) {
         squares.take(at + step + s * g.sets, step);
         if (center) squares.add(at[s * g.sets] - off, imin(each, g.size - s * each));
     }
-    squares.add_up(g.lanes);
-    finish(t, squares, near_of(t, x, center != nullptr), off, y, center, root, divisor);
+    finish(t, met(squares, g), near_of(t, x, center != nullptr), off, y, center, root, divisor);
 }
 
 // gx = gy / divisor * 2 d, or where y is a root gy / divisor * d / y, and 0 where that is 0; d = x less its mean.
@@ -200,7 +144,7 @@ extern "C" __global__ void squares_grad_x(const VALUE* __restrict__ gy, const VA
                                           const VALUE* __restrict__ y, const VALUE* __restrict__ center,
                                           VALUE* __restrict__ gx, int root, REAL divisor, Sets g) {
     Team t(g);
-    if (!t.is_there()) return;
+    if (!t.is_there) return;
     const REAL near = center ? center[t.set] : 0, off = center ? center[g.sets + t.set] : 0, of_root = y[t.set];
     const REAL by = !root ? 0.5 : of_root == 0 ? 1 : of_root, inverse = 1 / by;
     const REAL share = root && of_root == 0 ? 0 : gy[t.set] / divisor;

@@ -1,24 +1,57 @@
-"""How threads share rows whose sums they need: as a thread each, some of a warp, a block, or several blocks."""
+"""How threads share sets of values that they reduce: as a thread each, some of a warp, a block, or several blocks."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
+from typing import NamedTuple
 
+import cupy
+import numpy as np
+
+from ...common.primitives import Array
 from .. import launch
 
-ELEMENTS_PER_THREAD = 16                   # up to which a row has more teams,
-MAX_THREADS = 1 << 19                      # and so many threads in all
-NEIGHBOURS = 32                            # rows beside each other in memory, which a thread each reads as a warp
+ELEMENTS_PER_THREAD = 16                   # up to which a set has more teams where it has over twice as many,
+MAX_THREADS = 1 << 18                      # and so many threads in all: a large GPU runs them at once
+MAX_SPLITS = 1 << 12
+WARP = NEIGHBOURS = 32                     # sets beside each other in memory, which threads of a warp read
+FEW = 8                                    # elements that a thread reads alone where there are enough threads
 
 
-def shared_out(rows: int, size: int, neighbours: int, most: int) -> tuple[int, int, int]:
-    """(lanes, splits, chunk): a row of `size` elements has so many teams, at most `most`, of so many threads, and each
-    team so many elements. neighbours: rows whose elements lie beside each other. Sizes alone decide."""
-    lanes = 1 if neighbours >= NEIGHBOURS else launch.lanes_per_row(size, rows=rows)
-    wanted = min(most, launch.blocks(size, ELEMENTS_PER_THREAD * lanes),
-                 launch.blocks(MAX_THREADS, max(1, rows) * lanes))
-    chunk = launch.blocks(size, wanted if lanes in (1, launch.THREADS) else 1)
-    return lanes, launch.blocks(size, chunk), chunk
+def teams_of(rows: int, size: int, neighbours: int, most: int = MAX_SPLITS,
+             tiled: bool = False) -> tuple[int, int, int, int]:
+    """(lanes, across, splits, chunk): a row of `size` elements has so many teams, at most `most`, of so many threads,
+    and each team so many elements. neighbours: rows whose elements lie beside each other; where `tiled`, the threads of
+    a block are lanes of so many of them, `across`. Sizes alone decide."""
+    across = min(NEIGHBOURS, 1 << (neighbours - 1).bit_length()) if tiled and neighbours > 1 else 1
+    if across > 1:
+        group = launch.THREADS if size > ELEMENTS_PER_THREAD * (WARP // across) else WARP
+        lanes = 1 if size <= FEW or (across == NEIGHBOURS and rows >= MAX_THREADS) else group // across
+    elif neighbours >= NEIGHBOURS:
+        lanes = 1
+    elif size >= launch.THREADS and rows * launch.THREADS <= MAX_THREADS:
+        lanes = launch.THREADS
+    else:
+        lanes = launch.lanes_per_row(size)
+        while lanes > 1 and size * 2 <= FEW * lanes and rows * lanes > MAX_THREADS:
+            lanes //= 2
+    wanted = min(most, launch.blocks(size, ELEMENTS_PER_THREAD * lanes), MAX_THREADS // (max(1, rows) * lanes) or 1)
+    alone = wanted <= 2 or lanes * across not in (1, launch.THREADS)
+    chunk = size if alone else launch.blocks(size, wanted)
+    return lanes, across, launch.blocks(size, max(1, chunk)), max(1, chunk)
+
+
+class Plan(NamedTuple):
+    """How the sets of an array are shared out among teams (teams.cuh)."""
+
+    grid: int                              # blocks of launch.THREADS
+    struct: bytes                          # the struct Sets
+    sets: int
+    size: int                              # elements of a set
+    splits: int                            # teams of a set
+    chunk: int                             # elements of a team
+    whole: tuple[int, bytes]               # grid and struct with one team for a set, which has `splits` values to read
 
 
 def runs(axes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -31,3 +64,48 @@ def runs(axes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
         elif size != 1:
             found.append((size, *steps))
     return found
+
+
+@functools.lru_cache(maxsize=4096)
+def shared_out(shape: tuple[int, ...], steps: tuple[int, ...], axis: tuple[int, ...]) -> Plan | None:
+    """How sets of an array are shared out; None where axes are more than two of a kind. steps: strides, in elements."""
+    sets = runs((shape[a], steps[a]) for a in reversed(range(len(shape))) if a not in axis)
+    elements = runs((shape[a], steps[a]) for a in sorted(axis, key=lambda a: -steps[a])[::-1])
+    if max(len(elements), len(sets)) > 2:
+        return None
+    (low, low_step), (high, high_step) = (*elements, (1, 0), (1, 0))[:2]
+    (near, near_step), (far, far_step) = (*sets, (1, 0), (1, 0))[:2]
+    count, size = near * far, low * high
+
+    def laid_out(lanes: int, across: int, splits: int, chunk: int) -> tuple[int, bytes]:
+        near_tiles = -(-near // across)
+        return launch.blocks(far * near_tiles * across * splits * lanes, launch.THREADS), launch.by_value(
+            "Sets", sets=count, near=max(1, near), far_step=far_step, near_step=near_step, size=size, low=max(1, low),
+            high_step=high_step, low_step=low_step, splits=splits, chunk=chunk, lanes=lanes, across=across,
+            tiles=far * near_tiles, near_tiles=max(1, near_tiles))
+    lanes, across, splits, chunk = teams_of(count, size, near if 0 < near_step < low_step else 1, tiled=True)
+    return Plan(*laid_out(lanes, across, splits, chunk), count, size, splits, chunk,
+                laid_out(launch.lanes_per_row(splits, rows=count), 1, 1, max(1, size)))
+
+
+def in_memory(x: Array) -> tuple[int, ...]:
+    """The order of axes in which x lies in memory."""
+    return tuple(sorted(range(x.ndim), key=lambda a: -x.strides[a]))
+
+
+def _goes_by_steps(x: Array) -> bool:
+    """Whether x has gaps or repeats, but no more than `flat` takes."""
+    span = sum((n - 1) * stride for n, stride in zip(x.shape, x.strides)) // max(1, x.itemsize)
+    return bool(x.size) and min(x.strides) >= 0 and span < launch.MAX_ELEMENTS and not any(
+        stride % x.itemsize for stride in x.strides)
+
+
+def planned(x: cupy.ndarray, axis: tuple[int, ...], dense: bool = False) -> tuple[Array, Plan]:
+    """x, or a copy whose sets are walked in two steps, and how these are shared out. dense: x lies without gaps."""
+    if not x._c_contiguous and (not _goes_by_steps(x) or (dense and not x.transpose(in_memory(x))._c_contiguous)):
+        x = cupy.ascontiguousarray(x)
+    found = shared_out(x.shape, tuple(step // x.itemsize for step in x.strides), axis)
+    if found is not None:
+        return x, found
+    order = *(a for a in range(x.ndim) if a not in axis), *axis
+    return planned(cupy.ascontiguousarray(x.transpose(order)).transpose(np.argsort(order).tolist()), axis)

@@ -1,7 +1,6 @@
-"""Activations, softmax, dropout and a few elementwise functions on CuPy arrays."""
+"""Activations, dropout and a few elementwise functions on CuPy arrays."""
 
 from .dropout import *
 from .elementwise import *
 from .formulas import *
-from .softmax import *
 from .sums import *

@@ -12,7 +12,7 @@ import numpy as np
 
 from ....common.primitives import Array
 from ... import launch
-from ...reduce.teams import runs, shared_out
+from ...reduce.teams import runs, teams_of
 
 FILE, THREADS = "layers/linear/dots.cu", launch.THREADS
 MAX_SPLITS = 1 << 10
@@ -49,7 +49,7 @@ def _plan(shape: tuple[int, ...], cols: int, x_steps: tuple[int, ...], y_steps: 
     if cols == 1:
         beside, of_x, of_y = (rows, x_row, 0) if rows > 1 else (near, x_near, y_near)
         across = of_x == 1 != x_depth or of_y == 1 != y_depth
-        lanes, splits, chunk = shared_out(results, depth, beside if across else 1, MAX_SPLITS)
+        lanes, _, splits, chunk = teams_of(results, depth, beside if across else 1, MAX_SPLITS)
     each = ROWS if lanes == splits == 1 and rows >= ROWS and results >= MIN_RESULTS else 1
     struct = launch.by_value(
         "Dots", batches=batches, near=near, rows=rows, cols=cols, depth=depth, x_far=x_far, x_near=x_near, x_row=x_row,

@@ -8,11 +8,15 @@ import numpy as np
 
 from ....common.primitives import Array
 from ... import launch
+from ...reduce.folds import log_softmax, mean
+from ...reduce.teams import shared_out
 
 __all__ = ["check_labels", "cross_entropy", "cross_entropy_grad_x", "cross_entropy_with_grad", "update_metrics"]
 
 MOST_THREADS = 1024                        # of the one block that sums losses
 ONE_BLOCK = 16384                          # elements of x up to which one block does everything, in one launch
+
+LARGE = 1 << 22                            # elements from which three passes over rows cost more than a launch
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (f"layers/loss/{name}.cu", (launch.real(dtype),))
@@ -30,6 +34,12 @@ def _one_block(n: int, classes: int) -> tuple[int, int] | None:
     return min(MOST_THREADS, 32 * launch.blocks(n * lanes, 32)), lanes
 
 
+def _is_split(n: int, classes: int) -> bool:
+    """Whether several blocks share a row."""
+    plan = shared_out((n, classes), (classes, 1), (1,))
+    return plan is not None and plan.splits > 1
+
+
 def check_labels(labels: Array, classes: int, what: str = "cross_entropy: label", of: str = "classes") -> None:
     """Nothing: to look would make the host wait. The kernels make NaN of a label that is not a class."""
 
@@ -38,18 +48,25 @@ def cross_entropy(x: Array, labels: Array, reduction: str, smoothing: float) -> 
     """(loss, log_p): -(1 - s) log_p[label] - s * mean of log_p, reduced; log_p (n,classes) for the gradient."""
     n, classes = x.shape
     real = launch.real(x.dtype)
-    labels, log_p = _wide(labels), launch.empty(x.shape, x.dtype)
+    labels = _wide(labels)
     divisor = n if reduction == "mean" else 1
     block = None if reduction == "none" else _one_block(n, classes)
     if block is not None:
-        total, (threads, lanes) = launch.empty((), x.dtype), block
+        total, log_p, (threads, lanes) = launch.empty((), x.dtype), launch.empty(x.shape, x.dtype), block
         launch.kernel("layers/loss/cross_entropy.cu", "cross_entropy_all", real)(
             (1,), (threads,), x, labels, log_p, total, n, classes, lanes, smoothing, 1 - smoothing, divisor)
         return total, log_p
-    losses, lanes = launch.empty((n,), x.dtype), launch.lanes_per_row(classes, rows=n)
-    launch.kernel("layers/loss/cross_entropy.cu", "cross_entropy_rows", real)(
-        (launch.blocks(n * lanes, launch.THREADS),), (launch.THREADS,), x, labels, log_p, losses, n, classes, lanes,
-        smoothing, 1 - smoothing)
+    losses = launch.empty((n,), x.dtype)
+    if x.size >= LARGE or _is_split(n, classes):
+        log_p = log_softmax(x, 1)
+        launch.kernel("layers/loss/cross_entropy.cu", "cross_entropy_of_log_p", real)(
+            (launch.blocks(n, launch.THREADS),), (launch.THREADS,), log_p, labels,
+            mean(log_p, (1,)) if smoothing else None, losses, n, classes, smoothing, 1 - smoothing)
+    else:
+        log_p, lanes = launch.empty(x.shape, x.dtype), launch.lanes_per_row(classes, rows=n)
+        launch.kernel("layers/loss/cross_entropy.cu", "cross_entropy_rows", real)(
+            (launch.blocks(n * lanes, launch.THREADS),), (launch.THREADS,), x, labels, log_p, losses, n, classes, lanes,
+            smoothing, 1 - smoothing)
     if reduction == "none":
         return losses, log_p
     total = launch.empty((), x.dtype)

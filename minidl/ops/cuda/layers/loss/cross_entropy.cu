@@ -2,6 +2,7 @@
 //
 // x, log_p and gx are (n, classes), labels and the losses of images (n,). `lanes` threads own an image's row
 // (include/rows.cuh). cross_entropy_rows: a block of b threads owns b / lanes rows and writes their losses.
+// cross_entropy_of_log_p: a thread owns an image, whose log_p is there already (reduce/folds.cu).
 // cross_entropy_all: one block owns everything, sums the losses too and writes the one number, total / divisor.
 // cross_entropy_sum: one block makes that number of losses in memory. cross_entropy_grad_x: a thread owns elements.
 // cross_entropy_with_grad: as cross_entropy_all, and the gradient of that number in the place of log_p.
@@ -39,6 +40,16 @@ extern "C" __global__ void cross_entropy_rows(const REAL* x, const long long* la
     unsigned row = THREAD / lanes, lane = THREAD % lanes;
     REAL loss = loss_of(x, labels, log_p, imin(row, n), n, classes, lane, lanes, smoothing, keep);
     if (row < n && lane == 0) losses[row] = loss;
+}
+
+// mean: of each image's log_p, or none where there is no smoothing.
+extern "C" __global__ void cross_entropy_of_log_p(const REAL* log_p, const long long* labels, const REAL* mean,
+                                                  REAL* losses, int n, int classes, REAL smoothing, REAL keep) {
+    const int row = THREAD;
+    if (row >= n) return;
+    const long long label = labels[row];
+    const REAL loss = is_class(label, classes) ? -log_p[row * classes + label] : (REAL)__int_as_float(0x7fffffff);
+    losses[row] = mean ? keep * loss - smoothing * mean[row] : loss;
 }
 
 extern "C" __global__ void __launch_bounds__(1024)

@@ -1,6 +1,6 @@
 // Batch normalisation of images in NHWC, and its gradients; statistics and sums are of float32.
 //
-// Three launches each way: the sums over blocks of pixels (add_up in image.cuh), their sum (reduce.cu), and what follows
+// Three launches each way: the sums over blocks of pixels (add_up in image.cuh), their sum (folds.cu), and what follows
 // from it for each element. All walk PixelRuns in blocks of up to 256 threads, and a thread keeps to its channels. Moments are
 // sums of differences from one pixel in the middle, so that float32 keeps the variance of values that differ by little.
 // With AFTER the activation ACT follows, of the sum with `other` where that is given. Its gradient is the first launch's

@@ -1,0 +1,177 @@
+"""Reductions, softmax and their gradients on CuPy arrays: one launch, or two where a set has several teams."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import cupy
+import numpy as np
+
+from ...common import choice, shared
+from ...common.primitives import Array, Flag
+from ...common.shared import _grown
+from .. import launch
+from .teams import Plan, planned, shared_out
+
+__all__ = [
+    "argmax", "argmin", "log_softmax", "log_softmax_grad_x", "max", "max_grad_x", "mean", "min", "prod", "prod_grad_x",
+    "softmax", "softmax_grad_x", "sum", "sum_to",
+]
+
+FILE, THREADS = "reduce/folds.cu", launch.THREADS
+BOOL, DOUBLE, PLACES = np.dtype(np.bool_), np.dtype(np.float64), np.dtype(np.int64)
+
+# How many numbers a state has, of those in folds.cu that give a set's result, and a value for each element
+FOLDS = {"Total": 1, "Product": 1, "Largest": 1, "Smallest": 1, "PlaceOfLargest": 2, "PlaceOfSmallest": 2}
+MAPS = {"Softmax": 2, "LogSoftmax": 2, "SoftmaxGrad": 1, "LogSoftmaxGrad": 1, "ExtremeGrad": 1, "ProductGrad": 2}
+
+
+def _constants(fold: str, dtype: np.dtype) -> tuple[launch.Constant, ...]:
+    """Booleans are bytes; places are 64-bit integers."""
+    value = launch.C_NAME.get(dtype, "unsigned char")
+    return (("REAL", launch.C_NAME.get(dtype, "float")), ("VALUE", value),
+            ("OUT", "long long" if fold.startswith("Place") else value), ("FOLD", fold), *[("MAP", 1)][fold in FOLDS:])
+
+
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    *((FILE, _constants(fold, dtype)) for fold in (*FOLDS, *MAPS) for dtype in launch.C_NAME),
+    *((FILE, _constants(fold, BOOL)) for fold in ("Largest", "Smallest"))]
+
+
+@functools.lru_cache(maxsize=4096)
+def _launches(fold: str, dtype: np.dtype, plan: Plan, mean: bool = False) -> tuple[Callable[..., None], ...]:
+    """What is called with arrays: it writes results or values, where a set has several teams behind one for parts."""
+    constants, struct = _constants(fold, dtype), plan.struct
+    divisor = float(plan.size) if mean else 1.0
+
+    def sized(kernel: str, grid: int) -> Callable[..., None]:
+        return launch.kernel(FILE, kernel, *constants).sized((grid,), (THREADS,))
+    split = plan.splits > 1
+    in_parts = (functools.partial(_call, sized("fold_in_parts", plan.grid), (struct,)),) if split else ()
+    if fold in MAPS:
+        return *in_parts, functools.partial(_call, sized("map_sets", plan.grid), (struct,))
+    if split:
+        grid, struct = plan.whole
+        return *in_parts, functools.partial(_call, sized("fold_parts", grid), (divisor, plan.splits, struct))
+    return functools.partial(_call, sized("fold_sets", plan.grid), (divisor, struct)),
+
+
+def _call(start: Callable[..., None], last: tuple[Any, ...], *arrays: Array | None) -> None:
+    start(*arrays, *last)
+
+
+def reduced(fold: str, x: Array, axis: tuple[int, ...], keepdims: Flag = False, mean: bool = False,
+            out: Array | None = None) -> Array:
+    """One of FOLDS over these axes; written to `out` where one is given."""
+    if out is None:
+        kept = (1 if a in axis else n for a, n in enumerate(x.shape))
+        out = launch.empty(tuple(kept) if keepdims else tuple(n for a, n in enumerate(x.shape) if a not in axis),
+                           PLACES if fold.startswith("Place") else x.dtype)
+    y = out
+    if x.dtype == BOOL:
+        x, y = x.view(np.uint8), out.view(np.uint8)
+    x, plan = planned(x, axis)
+    *in_parts, finish = _launches(fold, x.dtype, plan, mean)
+    x = launch.flat(x)[0]
+    if in_parts:
+        parts = launch.empty((FOLDS[fold], plan.splits, plan.sets), DOUBLE)
+        in_parts[0](x, None, None, None, parts)
+        x = parts
+    finish(x, y)
+    return out
+
+
+def _mapped(fold: str, axis: tuple[int, ...], x: Array, other: Array | None = None, gy: Array | None = None,
+            y: Array | None = None) -> Array:
+    """One of MAPS, a value for each of x's: other lies as x does, gy and y have a value for each set."""
+    x = cupy.ascontiguousarray(x)
+    plan = shared_out(x.shape, tuple(step // x.itemsize for step in x.strides), axis)
+    if plan is None:                       # axes on both sides of others
+        order = *(a for a in range(x.ndim) if a not in axis), *axis
+        turned = _mapped(fold, tuple(range(x.ndim - len(axis), x.ndim)), x.transpose(order),
+                         None if other is None else other.transpose(order), gy, y)
+        return turned.transpose(np.argsort(order).tolist())
+    out, parts = launch.empty(x.shape, x.dtype), None
+    *in_parts, finish = _launches(fold, x.dtype, plan)
+    if in_parts:
+        parts = launch.empty((MAPS[fold], plan.splits, plan.sets), DOUBLE)
+        in_parts[0](x, other, gy, y, parts)
+    finish(x, other, gy, y, parts, out)
+    return out
+
+
+# ---------------------------------------------------------------- sums and products
+def sum(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
+    """Of float32 and float64 in our kernels; of integers in CuPy's."""
+    return reduced("Total", x, axis, keepdims) if x.dtype in launch.C_NAME else shared.sum(x, axis, keepdims)
+
+
+def mean(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
+    return (reduced("Total", x, axis, keepdims, mean=True) if x.dtype in launch.C_NAME else
+            shared.mean(x, axis, keepdims))
+
+
+def sum_to(gy: Array, shape: tuple[int, ...]) -> Array:
+    """Sum a gradient back to the shape that broadcasting grew from."""
+    return gy if gy.shape == shape else sum(gy, _grown(gy.shape, shape)).reshape(shape)
+
+
+def prod(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
+    return reduced("Product", x, axis, keepdims) if x.dtype in launch.C_NAME else choice.prod(x, axis, keepdims)
+
+
+def prod_grad_x(gy: Array, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    """gy times the product of the others, which is that of all, of float32 in float64, over x where none is 0."""
+    return _mapped("ProductGrad", axis, x, None, gy)
+
+
+# ---------------------------------------------------------------- largest and smallest
+def _has_order(x: Array) -> bool:
+    return x.dtype in launch.C_NAME or x.dtype == BOOL
+
+
+def max(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
+    return reduced("Largest", x, axis, keepdims) if _has_order(x) else shared.max(x, axis, keepdims)
+
+
+def min(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
+    return reduced("Smallest", x, axis, keepdims) if _has_order(x) else choice.min(x, axis, keepdims)
+
+
+def max_grad_x(gy: Array, x: Array, y: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    """As ops.common.shared.max_grad_x."""
+    return (_mapped("ExtremeGrad", axis, x, None, gy, y) if x.dtype in launch.C_NAME and gy.dtype == x.dtype else
+            shared.max_grad_x(gy, x, y, axis, keepdims))
+
+
+def _place(fold: str, x: Array, axis: int | None) -> Array:
+    return reduced(fold, x.ravel(), (0,), False) if axis is None else reduced(fold, x, (axis,), False)
+
+
+def argmax(x: Array, axis: int | None) -> Array | np.integer:
+    return _place("PlaceOfLargest", x, axis) if x.dtype in launch.C_NAME else shared.argmax(x, axis)
+
+
+def argmin(x: Array, axis: int | None) -> Array | np.integer:
+    return _place("PlaceOfSmallest", x, axis) if x.dtype in launch.C_NAME else choice.argmin(x, axis)
+
+
+# ---------------------------------------------------------------- softmax
+def softmax(x: Array, axis: int) -> Array:
+    return _mapped("Softmax", (axis,), x)
+
+
+def softmax_grad_x(gy: Array, y: Array, axis: int) -> Array:
+    """y * (gy - sum of gy * y)"""
+    return _mapped("SoftmaxGrad", (axis,), y, gy)
+
+
+def log_softmax(x: Array, axis: int) -> Array:
+    return _mapped("LogSoftmax", (axis,), x)
+
+
+def log_softmax_grad_x(gy: Array, y: Array, axis: int) -> Array:
+    """gy - softmax * sum of gy"""
+    return _mapped("LogSoftmaxGrad", (axis,), gy, y)

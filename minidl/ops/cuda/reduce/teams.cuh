@@ -1,0 +1,134 @@
+// Sets of values over any axes, and the teams of threads that walk over them: for every kernel that reduces.
+//
+// Axes beside each other are one, so that an array has at most two of sets and two of elements, in any order of
+// memory: set s starts at s / near * far_step + s % near * near_step, and its element e lies
+// e / low * high_step + e % low * low_step behind.
+// Threads are in groups of lanes * across: a power of two up to 32, or the block. A group has `across` neighbour sets
+// (a tile, of which there are near_tiles to each `near` sets, and `tiles` in all), and of each a run of `chunk`
+// elements, which `lanes` of its threads share, a team. So neighbouring threads read neighbouring sets where these lie
+// beside each other, else neighbouring elements. Where a set has several teams, these leave parts, which a second
+// launch merges. Sizes alone decide all this, so sums are in one order.
+struct Sets {
+    int sets, near, far_step, near_step, size, low, high_step, low_step, splits, chunk;
+    int lanes, across, tiles, near_tiles;
+};
+
+// This thread's team.
+struct Team {
+    const Sets& g;
+    unsigned lane, set, split, begin, end, first;
+    bool is_there;
+
+    __device__ __forceinline__ Team(const Sets& g) : g(g) {
+        const unsigned group = g.lanes * g.across, number = THREAD / group, within = THREAD % group;
+        const unsigned column = within % g.across;
+        lane = within / g.across;
+        split = g.splits == 1 ? 0 : number / imax(1, g.tiles);
+        const unsigned tile = number - split * g.tiles, far = g.tiles == g.near_tiles ? 0 : tile / g.near_tiles;
+        const unsigned near = (tile - far * g.near_tiles) * g.across + column;
+        is_there = tile < g.tiles && split < g.splits && near < g.near;
+        set = far * g.near + near;
+        first = far * g.far_step + near * g.near_step;
+        begin = is_there ? split * g.chunk : 0;
+        const unsigned behind = begin + g.chunk, size = g.size;  // may lie beyond what an int holds
+        end = !is_there ? 0 : behind < size ? behind : size;
+    }
+};
+
+#ifndef AT_ONCE
+#define AT_ONCE (sizeof(VALUE) == 1 ? 8 : 4)  // elements of a thread that are read at once
+#endif
+
+// Where a team's elements lie, one after the other: a step apart, or in two digits, dividing once at the start.
+struct Straight {
+    unsigned element, step;
+
+    __device__ __forceinline__ Straight(const Team& t)
+        : element(t.first + (t.begin + t.lane) * t.g.low_step), step(t.g.lanes * t.g.low_step) {}
+    __device__ __forceinline__ unsigned next() {
+        const unsigned now = element;
+        element += step;
+        return now;
+    }
+};
+struct Digits {
+    const Team& t;
+    unsigned high, low, step_high, step_low;
+
+    __device__ __forceinline__ Digits(const Team& t) : t(t) {
+        step_high = t.g.lanes / t.g.low;
+        step_low = t.g.lanes - step_high * t.g.low;
+        high = (t.begin + t.lane) / t.g.low;
+        low = t.begin + t.lane - high * t.g.low;
+    }
+    __device__ __forceinline__ unsigned next() {
+        const unsigned now = t.first + high * t.g.high_step + low * t.g.low_step;
+        high += step_high;
+        low += step_low;
+        if (low >= t.g.low) {
+            low -= t.g.low;
+            ++high;
+        }
+        return now;
+    }
+};
+
+// COUNT elements at once while there are so many, then half as many, down to one: loads that are under way together.
+template <int COUNT, class Walk, class Use>
+__device__ __forceinline__ void walk(const Team& t, const VALUE* __restrict__ x, unsigned at, Walk& along, Use use) {
+    const unsigned lanes = t.g.lanes;
+    for (; at + (COUNT - 1) * lanes < t.end; at += COUNT * lanes) {
+        unsigned elements[COUNT];
+        VALUE values[COUNT];
+#pragma unroll
+        for (int j = 0; j < COUNT; j++) values[j] = x[elements[j] = along.next()];
+        use(values, elements, at);
+    }
+    if constexpr (COUNT > 1) walk<COUNT / 2>(t, x, at, along, use);
+}
+
+// use(values, elements, at) for runs of the team's elements, of AT_ONCE or fewer: what x has there, where that is, and
+// which of the set the first is; the next is `lanes` further.
+template <class Use> __device__ __forceinline__ void runs_of(const Team& t, const VALUE* __restrict__ x, Use use) {
+    if (t.g.low == t.g.size) {
+        Straight along(t);
+        walk<AT_ONCE>(t, x, t.begin + t.lane, along, use);
+    } else {
+        Digits along(t);
+        walk<AT_ONCE>(t, x, t.begin + t.lane, along, use);
+    }
+}
+
+// use(value, element) for each of them.
+template <class Use> __device__ __forceinline__ void each(const Team& t, const VALUE* __restrict__ x, Use use) {
+    runs_of(t, x, [&](const auto& values, const auto& elements, unsigned) {
+#pragma unroll
+        for (int j = 0; j < sizeof(elements) / sizeof(unsigned); j++) use(values[j], elements[j]);
+    });
+}
+
+// The states of a team's lanes, merged: the same in each of them. All threads of a block call it, those without a team
+// with an empty state. A state can merge(another), and give that of the lane which is a step of threads away.
+template <class State> __device__ __forceinline__ State met(State mine, const Sets& g) {
+    const int group = g.lanes * g.across;
+    for (int step = imin(group, 32) / 2; step >= g.across; step /= 2) mine.merge(mine.away(step));
+    if (group <= 32) return mine;
+    __shared__ State warps[8][32];
+    __syncthreads();  // whoever reads the states of an earlier call is done
+    if (threadIdx.x % 32 < g.across) warps[threadIdx.x / 32][threadIdx.x % 32] = mine;
+    __syncthreads();
+    const int column = threadIdx.x % g.across;
+    mine = warps[0][column];
+    for (int i = 1; i < blockDim.x / 32; i++) mine.merge(warps[i][column]);
+    return mine;
+}
+
+// A sum of T.
+template <class T> struct Sum {
+    static constexpr int MEMBERS = 1;
+    T sum;
+
+    __device__ __forceinline__ static Sum none() { return {0}; }
+    __device__ __forceinline__ void merge(Sum other) { sum += other.sum; }
+    __device__ __forceinline__ Sum away(int step) const { return {__shfl_xor_sync(~0u, sum, step)}; }
+};
