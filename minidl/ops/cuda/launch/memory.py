@@ -109,6 +109,8 @@ def flat(x: cupy.ndarray) -> tuple[cupy.ndarray, tuple[int, ...]]:
     there are from one to the next of each axis. Of a copy, if that is no number from 0 up to what kernels count to."""
     steps = tuple(stride // x.itemsize if n > 1 else 0 for n, stride in zip(x.shape, x.strides, strict=True))
     extent = 1 + sum((n - 1) * step for n, step in zip(x.shape, steps, strict=True))
+    if x._c_contiguous:
+        return x, steps
     if x.size and (min(steps, default=0) < 0 or extent > MAX_ELEMENTS):
         return flat(cupy.ascontiguousarray(x))
     return cupy.lib.stride_tricks.as_strided(x, (extent if x.size else 0,), (x.itemsize,)), steps
