@@ -8,7 +8,9 @@
 // Requires: blocks of 128 threads, one for each head and each 64 queries; rows that begin at multiples of 16 bytes.
 #include "layers/attention/attention.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
+constexpr int FORWARD_BLOCKS = FMA && MASKED ? 2 : BLOCKS;  // a mask takes registers too: with 168, 24 bytes are spilled
+
+extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, FORWARD_BLOCKS)
     attention(const STORE* __restrict__ q, const STORE* __restrict__ k, const STORE* __restrict__ v,
               const float* __restrict__ mask, STORE* __restrict__ o, float* __restrict__ sums, Heads p) {
     extern __shared__ __align__(16) unsigned memory[];
