@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(256)
     const int begin = split * p.chunk, end = there ? imin(p.depth, begin + p.chunk) : 0;
     const int apart = each * p.x_row;
     REAL sum[ROWS] = {};
-#pragma unroll 4
+#pragma unroll(4 / ROWS)  // reads of x are under way, of one line or of several
     for (int j = begin + lane; j < end; j += p.lanes) {
         const REAL value = ys[j * p.y_depth];
 #pragma unroll
