@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-import cupy
 import numpy as np
 
 from ...common.primitives import Array, Flag
@@ -73,12 +72,12 @@ def _in_memory(x: Array) -> tuple[int, ...]:
 def _planned(x: Array, axis: tuple[int, ...]) -> tuple[Array, Plan]:
     """x, or a copy whose sets are walked in two steps, and how they are shared out."""
     if not x.flags.c_contiguous and not x.transpose(_in_memory(x)).flags.c_contiguous:
-        x = cupy.ascontiguousarray(x)
+        x = launch.dense(x)
     plan = _plan(x.shape, tuple(step // x.itemsize for step in x.strides), axis)
     if plan is not None:
         return x, plan
     order = *(a for a in range(x.ndim) if a not in axis), *axis
-    return _planned(cupy.ascontiguousarray(x.transpose(order)).transpose(np.argsort(order).tolist()), axis)
+    return _planned(launch.dense(x.transpose(order)).transpose(np.argsort(order).tolist()), axis)
 
 
 def _constants(x: Array) -> tuple[launch.Constant, ...]:

@@ -80,7 +80,7 @@ def _rows(x: cupy.ndarray, lead: Ints) -> tuple[Array, Ints]:
     x = _heads(x, lead)
     apart = [stride for n, stride in zip(x.shape[:-1], x.strides, strict=False) if n > 1]
     if x.strides[-1] != x.itemsize or any(step % ALIGNMENT or step < 0 for step in (x.data.ptr, *apart)):
-        x = cupy.ascontiguousarray(x)
+        x = launch.dense(x)
     memory, steps = _flat(x)
     return memory, steps[:-1]
 
@@ -89,7 +89,7 @@ def _added(mask: Array | None, lead: Ints, queries: int, keys: int) -> tuple[Arr
     if mask is None:
         return None, (0, 0, 0, 0)
     mask = _heads(np.broadcast_to(mask, (*mask.shape[:-2], queries, keys)), lead)
-    return _flat(mask if min(mask.strides) >= 0 else cupy.ascontiguousarray(mask))
+    return _flat(mask if min(mask.strides) >= 0 else launch.dense(mask))
 
 
 def _empty(lead: Ints, rows: int, width: int, dtype: np.dtype) -> tuple[Array, Array]:
