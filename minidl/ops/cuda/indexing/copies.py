@@ -8,9 +8,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import cupy
 import numpy as np
 
-from ...common.primitives import Array, Index
+from ...common.primitives import Index
 from .. import launch
 
 FILE = "indexing/copies.cu"
@@ -30,13 +31,14 @@ class _Box(NamedTuple):
     tiled: bool
 
 
-def copy_into(pairs: Iterable[tuple[Array, Array | None]], value: float | np.ndarray = 0) -> None:
+def copy_into(pairs: Iterable[tuple[cupy.ndarray, cupy.ndarray | None]], value: float | np.ndarray = 0) -> None:
     """to[...] = x for each pair (to, x) of arrays of one shape and dtype; where x is None, to[...] = value.
 
     Up to 128 copies are one launch. Targets and sources must not overlap.
     """
     boxes: list[tuple[_Box, int, int]] = []
-    held, item = [], 1
+    held: list[cupy.ndarray | None] = []
+    item = 1
     for to, x in pairs:
         if not to.size:
             continue
@@ -62,13 +64,13 @@ def copy_into(pairs: Iterable[tuple[Array, Array | None]], value: float | np.nda
             start(addresses.tobytes() + tail)
 
 
-def view_of(x: Array, index: Index) -> Array:
+def view_of(x: cupy.ndarray, index: Index) -> cupy.ndarray:
     """x[index] of an index that gives a view; an array also where that is one element."""
     parts = index if isinstance(index, tuple) else (index,)
     return x[parts if Ellipsis in parts else (*parts, Ellipsis)]
 
 
-def _copied(x: Array) -> Array:
+def _copied(x: cupy.ndarray) -> cupy.ndarray:
     """In C order."""
     y = launch.empty(x.shape, x.dtype)
     copy_into([(y, x)])

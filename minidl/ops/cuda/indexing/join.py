@@ -15,7 +15,7 @@ from .copies import copy_into, view_of
 __all__ = ["add_parts", "concatenate", "copy", "pad", "reshape"]
 
 
-def copy(x: Array) -> Array:
+def copy(x: cupy.ndarray) -> Array:
     """In the order in which x lies in memory; by the driver's copy, if it has no gaps."""
     order = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
     lying = x.transpose(*order)
@@ -27,7 +27,7 @@ def copy(x: Array) -> Array:
     return y if order == list(range(x.ndim)) else y.transpose(*np.argsort(order).tolist())
 
 
-def reshape(x: Array, shape: tuple[int, ...]) -> Array:
+def reshape(x: cupy.ndarray, shape: tuple[int, ...]) -> Array:
     """A view where there can be one."""
     if not x._c_contiguous:
         try:
