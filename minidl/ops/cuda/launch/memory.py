@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from sys import getrefcount
+from types import SimpleNamespace
 from typing import Any
 
 import cupy
@@ -90,6 +91,27 @@ def _new(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
         raise MemoryError(f"cuda: {asked:,} bytes were asked for (shape {shape}, {np.dtype(dtype)}) but the device has "
                           f"{free:,} bytes free of {total:,}, and the pool holds {pool.total_bytes():,} bytes, "
                           f"{pool.used_bytes():,} of them in use; use a smaller batch") from None
+
+
+def _references_of_base(view: Any) -> int:
+    """How many references there are to the array that one is a view of, counted as `owns` does it."""
+    base = view.base
+    return getrefcount(base)
+
+
+ALONE = _references_of_base(SimpleNamespace(base=object()))            # where a single view refers to it
+
+
+def owns(array: cupy.ndarray) -> bool:
+    """Whether an array has its memory alone: no view, or one of all of an array that nobody else refers to but
+    `empty`, which hands it out again when the view has gone."""
+    if array.base is None:
+        return True
+    references = _references_of_base(array)            # before what is kept is looked at: another thread may forget it
+    key = array.base.shape, array.base.dtype, array.data.device_id
+    kept = sum(each is array.base for each in _kept.arrays.get(key, ()))
+    whole = array.base.nbytes == array.nbytes and min(array.strides, default=0) >= 0       # as a copy of it would lie
+    return bool(whole and references == ALONE + kept)
 
 
 def ones_like(x: cupy.ndarray) -> cupy.ndarray:
