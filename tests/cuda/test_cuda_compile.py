@@ -26,6 +26,7 @@ from minidl.ops import cpu, cuda
 from minidl.ops.common.geometry import ConvGeometry, PoolGeometry, conv_geometry
 from minidl.ops.common.primitives import PRIMITIVES
 from minidl.ops.cuda import conv, launch
+from minidl.ops.cuda.indexing.copies import copy_into
 from minidl.ops.cuda.launch import compiling
 
 
@@ -478,7 +479,8 @@ class Held:
 
     def __init__(self, shape: tuple[int, ...], base: Any = None, strides: tuple[int, ...] = (8,)):
         self.shape, self.base, self.strides, self.dtype = shape, base, strides, np.dtype(float)
-        self.nbytes, self.data = 8 * math.prod(shape), SimpleNamespace(device_id=0)
+        self.size, self.itemsize = math.prod(shape), 8
+        self.nbytes, self.data = 8 * self.size, SimpleNamespace(device_id=0)
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -498,3 +500,10 @@ def test_a_view_of_all_that_nobody_else_holds_has_its_memory_alone(kept: bool, m
     assert launch.owns(view)
     for part in (Held((5,), Held((6,))), Held((6,), Held((6,)), (-8,))):
         assert not launch.owns(part)
+
+
+def test_what_lies_on_another_device_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch.kernels, "_current_device", lambda: 1)
+    with pytest.raises(ValueError, match=r"copy: an array of shape \(2, 3\) is on device 0 but the current device is "
+                                         "1; use one device"):
+        copy_into([(Held((2, 3)), None)])

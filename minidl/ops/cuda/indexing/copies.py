@@ -34,14 +34,19 @@ class _Box(NamedTuple):
 def copy_into(pairs: Iterable[tuple[cupy.ndarray, cupy.ndarray | None]], value: float | np.ndarray = 0) -> None:
     """to[...] = x for each pair (to, x) of arrays of one shape and dtype; where x is None, to[...] = value.
 
-    Up to 128 copies are one launch. Targets and sources must not overlap.
+    Up to 128 copies are one launch. Targets and sources must not overlap. Raises ValueError for an array that is not on
+    the current device.
     """
     boxes: list[tuple[_Box, int, int]] = []
     held: list[cupy.ndarray | None] = []
-    item = 1
+    item, device = 1, launch.kernels._current_device()
     for to, x in pairs:
         if not to.size:
             continue
+        for array in (to,) if x is None else (to, x):
+            if array.data.device_id != device:
+                raise ValueError(f"copy: an array of shape {array.shape} is on device {array.data.device_id} but the "
+                                 f"current device is {device}; use one device")
         item = to.itemsize
         box = _box(to.shape, None if x is None else x.strides, to.strides, item)
         if box is None or item not in UNITS or to.size > launch.MAX_ELEMENTS or (x is None and item > 8):
