@@ -93,7 +93,7 @@ def _new(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
                           f"{pool.used_bytes():,} of them in use; use a smaller batch") from None
 
 
-def _references_of_base(view: Any) -> int:
+def _references_of_base(view: cupy.ndarray) -> int:
     """How many references there are to the array that one is a view of, counted as `owns` does it."""
     base = view.base
     return getrefcount(base)
