@@ -386,6 +386,12 @@ def _reachable(root: Node) -> list[Node]:
 
 def _walk(root: Node, seed: Array, retain_graph: bool) -> None:
     """Run the closures youngest first; leaf gradients are committed only when all of them have run."""
+    gradients, k = _flow(root, seed, retain_graph)         # whose own references to arrays end before leaves take them
+    _add_to_grads(gradients, k, {id(seed)})
+
+
+def _flow(root: Node, seed: Array, retain_graph: bool) -> tuple[list[tuple[Tensor, Any]], ModuleType]:
+    """The leaves with their gradients, and a backend."""
     nodes = _reachable(root)
     _refuse_stale(nodes)
     flowing = {root: seed}                 # Node -> the sum of the gradients that reached it so far
@@ -408,7 +414,7 @@ def _walk(root: Node, seed: Array, retain_graph: bool) -> None:
         if not retain_graph:
             node.backward = None
             node.inputs = ()
-    _add_to_grads(list(leaves.values()), k, {id(seed)})
+    return list(leaves.values()), k
 
 
 def _add_to_grads(gradients: list[tuple[Tensor, Array]], k: ModuleType, shared: Collection[int]) -> None:

@@ -418,6 +418,25 @@ PARTS: list[tuple[Any, ...]] = [
 ADDED: list[tuple[Any, ...]] = [
     ((slice(3), slice(2, None)), (5, 8)), (((0, 1), (1, slice(None))), (3, 4)), ((slice(None, None, 2), 1), (5, 2)),
     (((None, 1), 1), (3, 4)), ((True, 0), (3, 4))]
+# A copy: the source's shape, what of it is read, in which order of axes, and where and at which step it is written
+WHOLE = slice(None)
+COPIED: list[tuple[Any, ...]] = [
+    ((70, 45), (1, 0), (WHOLE, WHOLE), (slice(0, None, 1), slice(0, None, 1)), FLOAT),
+    ((33, 3), (1, 0), (WHOLE, WHOLE), (slice(0, None, 1), slice(0, None, 1)), DOUBLE),
+    ((2, 3, 40, 5), (0, 3, 1, 2), (WHOLE, slice(None, None, -1), WHOLE, WHOLE),
+     (slice(1, None, 1), slice(0, None, 1), slice(0, None, 1), slice(0, None, 2)), np.uint16),
+    ((5, 8), (0, 1), (slice(None, None, -1), WHOLE), (slice(1, None, 1), slice(4, None, 1)), FLOAT),
+    ((5, 8), (0, 1), (WHOLE, slice(None, None, -1)), (slice(0, None, 2), slice(1, None, -1)), np.bool_),
+    ((3, 600), (1, 0), (WHOLE, WHOLE), (slice(1, None, 1), slice(0, None, 1)), FLOAT),
+    ((600, 2), (1, 0), (WHOLE, WHOLE), (slice(1, None, 1), slice(0, None, 1)), FLOAT),
+    ((2, 3, 2, 3, 2), (4, 1, 2, 3, 0), (WHOLE,) * 5, (slice(1, None, 2),) * 5, FLOAT)]
+FRAMED: list[tuple[Any, ...]] = [
+    ((5, 7), (0, 1), ((3, 4), (1, 2)), 0.0, FLOAT), ((5, 8), (0, 1), ((1, 0), (4, 4)), -0.5, FLOAT),
+    ((3, 4, 5), (2, 0, 1), ((0, 0), (1, 1), (0, 2)), 2.5, DOUBLE), ((6,), (0,), ((0, 0),), 1.0, FLOAT),
+    ((0, 3), (0, 1), ((1, 2), (0, 1)), 3.0, FLOAT), ((3, 4), (0, 1), ((1, 1), (1, 1)), 7, np.uint8)]
+PUT_BACK: list[tuple[Any, ...]] = [
+    ((slice(None, None, -1), slice(None, None, -1)), (5, 7)), ((slice(1, -1), slice(None, None, 2)), (6, 9)),
+    ((2, None, slice(3)), (4, 5)), ((..., 1), (3, 4)), ((0, 1), (3, 4))]
 # Shape, values that are taken, axis, and whether none is taken twice
 ALONG: list[tuple[Any, ...]] = [
     ((5, 7), 3, 1, False), ((6, 4, 3), 9, 0, False), ((5, 4), 4, 1, True), ((9, 40), 40, 1, True),
@@ -456,9 +475,13 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("indexing/scatter.cu", primitives.gradient_of_indexing, *[(index, (5, 4), FLOAT) for index in INDICES]),
         *on_device("indexing/scatter.cu", primitives.gradient_of_indexing, *[
             (index, (5, 4), DOUBLE) for index in INDICES]),
-        *each("indexing/join.cu", primitives.joined, *JOINED, slow=3),
-        *each("indexing/join.cu", primitives.parts_added, *with_dtype(PARTS, FLOAT), slow=2),
-        *on_device("indexing/join.cu", primitives.parts_added, *with_dtype(PARTS, DOUBLE), *with_dtype(ADDED, FLOAT)),
+        *each("indexing/copies.cu", primitives.joined, *JOINED, slow=3),
+        *each("indexing/copies.cu", primitives.parts_added, *with_dtype(PARTS, FLOAT), slow=2),
+        *on_device("indexing/copies.cu", primitives.parts_added, *with_dtype(PARTS, DOUBLE), *with_dtype(ADDED, FLOAT)),
+        *each("indexing/copies.cu", primitives.copied, *COPIED, slow=len(COPIED)),
+        *each("indexing/copies.cu", primitives.framed, *FRAMED, slow=len(FRAMED)),
+        *each("indexing/copies.cu", primitives.put_back, *with_dtype(PUT_BACK, FLOAT), slow=len(PUT_BACK)),
+        *on_device("indexing/copies.cu", primitives.put_back, *with_dtype(PUT_BACK, DOUBLE)),
         *each("indexing/take.cu", primitives.by_pairs, *PAIRS),
         *on_device("indexing/take.cu", primitives.by_pairs, ((4, 3), (0,), FLOAT)),
         *each("indexing/take.cu", primitives.along_an_axis, *with_dtype(ALONG, FLOAT), slow=len(ALONG)),

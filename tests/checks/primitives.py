@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -549,6 +550,41 @@ def parts_added(indices: tuple[Any, ...], shape: tuple[int, ...], dtype: type) -
     """The gradient of an array's parts, next to each other or not."""
     gys = [normal(*np.empty(shape)[index].shape, dtype=dtype, seed=i) for i, index in enumerate(indices)]
     for got, want in both(lambda k, *gys: k.add_parts(gys, indices, shape), *gys):
+        np.testing.assert_array_equal(got, want)
+
+
+def copied(shape: tuple[int, ...], axes: tuple[int, ...], source: tuple[Any, ...], target: tuple[Any, ...],
+           dtype: Any) -> None:
+    """A view of an array into a view of another, each as an index takes it, the source turned; and one value there.
+    Nothing else is written."""
+    place = np.zeros(shape)[source].transpose(axes)
+    larger = tuple(3 * n + 2 for n in place.shape)
+    values = np.random.default_rng(3).integers(0, 2 if dtype == np.bool_ else 100, (*shape, *larger)[:len(shape)])
+    full = np.random.default_rng(4).integers(0, 2 if dtype == np.bool_ else 100, larger)
+
+    def call(k: Any, x: Any, y: Any) -> Any:
+        ends = tuple(slice(part.start, part.start + n * part.step, part.step) if part.step > 0 else
+                     slice(part.start + n - 1, part.start - 1 if part.start else None, -1)
+                     for part, n in zip(target, place.shape, strict=True))
+        k.setitem(y, ends, x[source].transpose(axes))
+        filled = y.copy()
+        k.setitem(filled, ends, 1)
+        return y, filled, k.reshape(x[source].transpose(axes), (-1,)), k.copy(x[source].transpose(axes))
+    for got, want in both(call, values.astype(dtype), full.astype(dtype)):
+        np.testing.assert_array_equal(got, want)
+
+
+def framed(shape: tuple[int, ...], axes: tuple[int, ...], widths: tuple[tuple[int, int], ...], value: float,
+           dtype: Any) -> None:
+    x = np.arange(math.prod(shape)).reshape(shape).astype(dtype)
+    for got, want in both(lambda k, x: k.pad(x.transpose(axes), widths, value), x):
+        np.testing.assert_array_equal(got, want)
+
+
+def put_back(index: tuple[Any, ...], shape: tuple[int, ...], dtype: type) -> None:
+    """The gradient of a view: of a part, and of all in another order."""
+    gy = normal(*np.empty(shape)[index].shape, dtype=dtype)
+    for got, want in both(lambda k, gy: k.getitem_grad_x(gy, index, shape, True), gy):
         np.testing.assert_array_equal(got, want)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import inspect
+import math
 import re
 import threading
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from minidl.ops import cpu, cuda
 from minidl.ops.common.geometry import ConvGeometry, PoolGeometry, conv_geometry
 from minidl.ops.common.primitives import PRIMITIVES
 from minidl.ops.cuda import conv, launch
+from minidl.ops.cuda.indexing.copies import copy_into
 from minidl.ops.cuda.launch import compiling
 
 
@@ -469,3 +471,39 @@ def test_both_backends_have_the_primitive(name: str) -> None:
 
 def test_both_backends_have_the_cpus_algorithms() -> None:
     assert set(cpu.CONV_ALGORITHMS) <= set(cuda.CONV_ALGORITHMS)
+
+
+# ---------------------------------------------------------------- gradients that are views
+class Held:
+    """As much of an array as `owns` looks at."""
+
+    def __init__(self, shape: tuple[int, ...], base: Any = None, strides: tuple[int, ...] = (8,)):
+        self.shape, self.base, self.strides, self.dtype = shape, base, strides, np.dtype(float)
+        self.size, self.itemsize = math.prod(shape), 8
+        self.nbytes, self.data = 8 * self.size, SimpleNamespace(device_id=0)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_view_of_all_that_nobody_else_holds_has_its_memory_alone(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = launch.memory._Kept()
+    monkeypatch.setattr(launch.memory, "_kept", held)
+    assert launch.owns(Held((2, 3)))
+    base = Held((2, 3))
+    view = Held((6,), base)
+    if kept:
+        held.add((base.shape, base.dtype, 0), base)
+    assert not launch.owns(view)           # the name `base` refers to it
+    other = Held((3, 2), base)
+    del base
+    assert not launch.owns(view)
+    del other
+    assert launch.owns(view)
+    for part in (Held((5,), Held((6,))), Held((6,), Held((6,)), (-8,))):
+        assert not launch.owns(part)
+
+
+def test_what_lies_on_another_device_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch.kernels, "_current_device", lambda: 1)
+    with pytest.raises(ValueError, match=r"copy: an array of shape \(2, 3\) is on device 0 but the current device is "
+                                         "1; use one device"):
+        copy_into([(Held((2, 3)), None)])

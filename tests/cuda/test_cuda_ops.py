@@ -619,3 +619,16 @@ def test_labels_of_any_integer_dtype(dtype: type) -> None:
         ops.cross_entropy(Tensor(logits, device="cuda"), Tensor(labels))
     for given in (labels, labels.tolist(), Tensor(labels, device="cuda")):
         assert ops.cross_entropy(Tensor(logits, device="cuda"), given).item() == pytest.approx(want, rel=1e-14)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["transposed", "reshaped"])
+def test_a_gradient_that_is_a_view_of_all_of_a_result_is_not_copied(name: str) -> None:
+    """Nobody else refers to that. A given gradient is somebody's, and so is a part of a result."""
+    x = Tensor(np.ones((64, 32), np.float32), requires_grad=True, device="cuda")
+    view = {"transposed": lambda x: x.mT, "reshaped": lambda x: x.reshape(-1)}[name]
+    (view(x) * 2.0).sum().backward()
+    assert x.grad.data.base is not None
+    seed, z = Tensor(np.ones((64, 32), np.float32), device="cuda"), Tensor(np.ones(x.shape, np.float32), True, "cuda")
+    view(z).backward(view(seed))
+    assert not np.may_share_memory(z.grad.data, seed.data)

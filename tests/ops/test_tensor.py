@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import inspect
+import math
 import threading
 import tracemalloc
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -366,6 +367,44 @@ def test_each_grad_owns_its_memory() -> None:
     for i, changed in enumerate(owned):
         changed[...] = -i
     assert [array.tolist() for array in owned] == [[-i, -i] for i in range(6)]
+
+
+SHARING: dict[str, Callable[..., Tensor]] = {
+    "transposed": lambda x, y: x.mT, "reshaped": lambda x, y: (x * 2.0).reshape(-1), "joined": lambda x, y:
+    ops.concatenate([x, y, x]), "stacked": lambda x, y: ops.stack([x, y]), "cloned": lambda x, y: ops.clone(x) + y,
+    "flipped": lambda x, y: ops.flip(x) - y, "two transposed": lambda x, y: x.mT + y.mT,
+    "a sum and its view": lambda x, y: (x + y).mT + x.mT, "one of two shapes": lambda x, y: x + y.reshape(3, 2).reshape(
+        2, 3), "repeated": lambda x, y: ops.expand(x, (4, 2, 3)), "summed": lambda x, y: ops.cumsum(x, 1) * y,
+    "joined twice": lambda x, y: ops.concatenate([x, y]) + ops.concatenate([y, x]),
+    "parts": lambda x, y: ops.concatenate(ops.split(x + y, 1)[::-1]), "a product": lambda x, y: x @ y.mT}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("name", SHARING)
+def test_no_gradient_changes_with_another(name: str, given: bool, device: str) -> None:
+    """Nor with what a leaf holds, a given gradient, or a second backward of a graph that is kept."""
+    x, y = (Tensor(np.arange(6.0).reshape(2, 3) + i, requires_grad=True, device=device) for i in range(2))
+    z = SHARING[name](x, y)
+    seed = Tensor(np.arange(float(math.prod(z.shape))).reshape(z.shape), device=device)
+
+    def backward() -> None:
+        if given:
+            z.backward(seed, retain_graph=True)
+        else:
+            (z * seed).sum().backward(retain_graph=True)
+    backward()
+    first = [t.grad.tolist() for t in (x, y) if t.grad is not None]
+    held = [t for t in (x.grad, y.grad, x, y, seed) if t is not None]
+    for changed in held:
+        before = [t.tolist() for t in held]
+        kept = changed.data.copy()
+        changed.data[...] = -7
+        assert [t.tolist() for t in held if t is not changed] == [
+            b for t, b in zip(held, before, strict=True) if t is not changed]
+        changed.data[...] = kept
+    backward()
+    assert [t.grad.tolist() for t in (x, y) if t.grad is not None] == [(2 * np.array(g)).tolist() for g in first]
 
 
 def test_a_graph_is_used_once_unless_retained() -> None:

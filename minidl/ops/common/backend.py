@@ -9,7 +9,7 @@ import numpy as np
 from ...core import tensor
 from ...core.device import is_cuda
 from ...core.mode import mode
-from ...core.tensor import Tensor
+from ...core.tensor import Array, Tensor
 from .. import cpu
 
 CONV_ALGORITHMS = cpu.CONV_ALGORITHMS
@@ -31,7 +31,16 @@ def primitives_of(array: object) -> ModuleType:
 
 
 tensor.backend_of = backend_of             # for a leaf's own backward: nothing told it a backend before
-tensor.owns = cpu.parallel.owns
+def owns(array: Array) -> bool:
+    """Whether an array has its memory alone, so that a leaf can take it over as its gradient."""
+    if is_cuda(array):
+        from ..cuda import launch
+
+        return launch.owns(array)
+    return cpu.parallel.owns(array)
+
+
+tensor.owns = owns
 
 
 def _of(array: object) -> ModuleType:

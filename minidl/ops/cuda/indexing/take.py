@@ -14,6 +14,8 @@ from ...common import shared
 from ...common.primitives import Array, Index
 from .. import launch
 from ..reduce import sum_first
+from .copies import copy_into, view_of
+from .join import copy
 from .order import MAX_SORTED, sum_along
 
 __all__ = ["embedding_grad_w", "getitem", "getitem_grad_x", "setitem", "take_along", "take_along_grad_x"]
@@ -43,6 +45,12 @@ def _is_mask_of(index: Index, x: Array, shape: tuple[int, ...]) -> bool:
 
 def _is_all(part: object) -> bool:
     return isinstance(part, slice) and part == slice(None)
+
+
+def _is_basic(index: Index) -> bool:
+    """Whether an index gives a view."""
+    return all(part is None or part is Ellipsis or (isinstance(part, (int, slice)) and not isinstance(part, bool))
+               for part in (index if isinstance(index, tuple) else (index,)))
 
 
 def _in_full(parts: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:
@@ -103,8 +111,23 @@ def setitem(x: Array, index: Index, value: Array) -> None:
     if getattr(value, "shape", ()) == () and _is_mask_of(index, x, x.shape):
         where = index.reshape(*index.shape, *(1,) * (x.ndim - index.ndim))
         np.copyto(x, value, casting="unsafe", where=np.broadcast_to(where, x.shape))
+    elif _is_basic(index) and x.size:
+        _set_view(view_of(x, index), value)
     else:
         shared.setitem(x, index, value)
+
+
+def _set_view(place: Array, value: Array) -> None:
+    """place[...] = value, an array or a number."""
+    there = value.__class__ is place.__class__
+    if not there and np.ndim(value) == 0:
+        copy_into([(place, None)], value)
+    elif there and value.dtype == place.dtype and value.ndim <= place.ndim:
+        if np.may_share_memory(place, value):
+            value = copy(value)            # the launch reads and writes at once
+        copy_into([(place, np.broadcast_to(value, place.shape))])
+    else:
+        shared.setitem(place, ..., value)
 
 
 # ---------------------------------------------------------------- gradients
@@ -112,6 +135,12 @@ def getitem_grad_x(gy: Array, index: Index, shape: tuple[int, ...], once: bool) 
     """Put a gradient back where it was taken from. once: no element was taken twice, so a plain store does."""
     if once and _is_mask_of(index, gy, shape):
         return _spread_set(gy, index, shape)
+    if once and _is_basic(index):
+        gx = launch.empty(shape, gy.dtype)
+        if gy.size < gx.size:              # else a view of all of it: in another order
+            copy_into([(gx, None)])
+        copy_into([(view_of(gx, index), gy)])
+        return gx
     if once or 0 in shape:
         gx = cupy.zeros(shape, gy.dtype)
         gx[index] = gy
@@ -125,7 +154,7 @@ def getitem_grad_x(gy: Array, index: Index, shape: tuple[int, ...], once: bool) 
         rest = [a for a in range(gy.ndim) if a not in ids]             # x[:, i]: rows, with the axis first
         gx = _add_rows(gy.transpose(*ids, *rest), numbers, shape[axis],
                        (shape[axis], *shape[:axis], *shape[axis + 1:]))
-        return cupy.ascontiguousarray(np.moveaxis(gx, 0, axis))
+        return launch.dense(np.moveaxis(gx, 0, axis))
     lead = len(parts) if all(map(_is_ints, parts)) else len(shape)     # axes that the index numbers
     rows = math.prod(shape[:lead])
     taken = getitem(cupy.arange(rows, dtype=np.int64).reshape(shape[:lead]), index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from sys import getrefcount
+from types import SimpleNamespace
 from typing import Any
 
 import cupy
@@ -12,7 +13,7 @@ import numpy as np
 
 from ....core.pools import free_all_blocks, keepers, lasting
 from . import poison
-from .misfits import MAX_ELEMENTS
+from .misfits import MAX_ELEMENTS, dense
 
 _current_device = cupy.cuda.runtime.getDevice
 _current_stream = cupy.cuda.get_current_stream
@@ -93,6 +94,27 @@ def _new(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
                           f"{pool.used_bytes():,} of them in use; use a smaller batch") from None
 
 
+def _references_of_base(view: cupy.ndarray) -> int:
+    """How many references there are to the array that one is a view of, counted as `owns` does it."""
+    base = view.base
+    return getrefcount(base)
+
+
+ALONE = _references_of_base(SimpleNamespace(base=object()))            # where a single view refers to it
+
+
+def owns(array: cupy.ndarray) -> bool:
+    """Whether an array has its memory alone: no view, or one of all of an array that nobody else refers to but
+    `empty`, which hands it out again when the view has gone."""
+    if array.base is None:
+        return True
+    references = _references_of_base(array)            # before what is kept is looked at: another thread may forget it
+    key = array.base.shape, array.base.dtype, array.data.device_id
+    kept = sum(each is array.base for each in _kept.arrays.get(key, ()))
+    whole = array.base.nbytes == array.nbytes and min(array.strides, default=0) >= 0       # as a copy of it would lie
+    return bool(whole and references == ALONE + kept)
+
+
 def ones_like(x: cupy.ndarray) -> cupy.ndarray:
     """Ones. A single one, from which each backward starts, is always the same: primitives change no input."""
     return cupy.ones_like(x) if x.ndim else _one(x.dtype, x.data.device_id)
@@ -112,5 +134,5 @@ def flat(x: cupy.ndarray) -> tuple[cupy.ndarray, tuple[int, ...]]:
     if x._c_contiguous:
         return x, steps
     if x.size and (min(steps, default=0) < 0 or extent > MAX_ELEMENTS):
-        return flat(cupy.ascontiguousarray(x))
+        return flat(dense(x))
     return cupy.lib.stride_tricks.as_strided(x, (extent if x.size else 0,), (x.itemsize,)), steps

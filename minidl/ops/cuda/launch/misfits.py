@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
 import cupy
 import numpy as np
 
+copied: Callable[[cupy.ndarray], cupy.ndarray] = cupy.ascontiguousarray        # indexing/copies.py sets its own
 MAX_ELEMENTS = 2**31 - 1                   # of an array: kernels index with 32-bit integers
 
 
@@ -21,7 +23,12 @@ def fitted(what: str, dtype: np.dtype, kind: str, x: object) -> cupy.ndarray:
     if kind == "out" and not x.flags.c_contiguous:
         raise ValueError(f"{what} has shape {x.shape} and strides {x.strides} but is written, in C order without gaps; "
                          "pass memory from empty()")
-    return cupy.ascontiguousarray(x)
+    return copied(x)
+
+
+def dense(x: cupy.ndarray) -> cupy.ndarray:
+    """x in C order without gaps: itself where it lies so."""
+    return x if x._c_contiguous else copied(x)
 
 
 def refuse(name: str, what: str, i: int, x: cupy.ndarray, p: cupy.ndarray) -> NoReturn:

@@ -15,7 +15,7 @@ FILE = "optim/clip.cu"
 
 
 def square_sum(arrays: list[cupy.ndarray]) -> cupy.ndarray:
-    arrays, sums = [x if x._c_contiguous else cupy.ascontiguousarray(x) for x in arrays], []
+    arrays, sums = [launch.dense(x) for x in arrays], []
     for constant, blocks, table in launches("square_sum", arrays, arrays):
         parts = launch.empty((blocks,), np.dtype(np.float64))
         launch.kernel(FILE, "square_sums", constant)((blocks,), (THREADS,), table, parts)

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import cupy
 import numpy as np
 
 from ...common import choice, shared
@@ -86,7 +85,7 @@ def reduced(fold: str, x: Array, axis: tuple[int, ...], keepdims: Flag = False, 
 def _mapped(fold: str, axis: tuple[int, ...], x: Array, other: Array | None = None, gy: Array | None = None,
             y: Array | None = None) -> Array:
     """One of MAPS, a value for each of x's: other lies as x does, gy and y have a value for each set."""
-    x = cupy.ascontiguousarray(x)
+    x = launch.dense(x)
     plan = shared_out(x.shape, tuple(step // x.itemsize for step in x.strides), axis)
     if plan is None:                       # axes on both sides of others
         order = *(a for a in range(x.ndim) if a not in axis), *axis

@@ -103,9 +103,9 @@ def _goes_by_steps(x: Array) -> bool:
 def planned(x: cupy.ndarray, axis: tuple[int, ...], dense: bool = False) -> tuple[Array, Plan]:
     """x, or a copy whose sets are walked in two steps, and how these are shared out. dense: x lies without gaps."""
     if not x._c_contiguous and (not _goes_by_steps(x) or (dense and not x.transpose(in_memory(x))._c_contiguous)):
-        x = cupy.ascontiguousarray(x)
+        x = launch.dense(x)
     found = shared_out(x.shape, tuple(step // x.itemsize for step in x.strides), axis)
     if found is not None:
         return x, found
     order = *(a for a in range(x.ndim) if a not in axis), *axis
-    return planned(cupy.ascontiguousarray(x.transpose(order)).transpose(np.argsort(order).tolist()), axis)
+    return planned(launch.dense(x.transpose(order)).transpose(np.argsort(order).tolist()), axis)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import cupy
 import numpy as np
 
 from ....common.geometry import ConvGeometry, layouts
@@ -73,7 +72,7 @@ def _kernel(name: str, dtype: np.dtype, constant: int, layout: str = "NCHW", cha
 
 def _constant_kernel(name: str, w: Array) -> launch.Kernel:
     """A kernel after its FILTERS were filled, both on the current stream: the next call there may refill them."""
-    kernel, w = _kernel(name, w.dtype, 1), cupy.ascontiguousarray(w)
+    kernel, w = _kernel(name, w.dtype, 1), launch.dense(w)
     kernel.module.get_global("FILTERS").copy_from_device_async(w.data, w.nbytes)
     return kernel
 

@@ -99,7 +99,7 @@ def _plan(library: Any, kind: str, a: Array, size: tuple[int, int]) -> Any:
 
 def _forward(x: Array, size: tuple[int, int]) -> Array:
     if x.shape[-2:] == size:
-        tiles = cupy.ascontiguousarray(x)
+        tiles = launch.dense(x)
         if tiles.data.ptr % ALIGNMENT:     # a view that starts in between
             tiles = tiles.copy()
     else:

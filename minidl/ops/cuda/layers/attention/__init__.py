@@ -80,7 +80,7 @@ def _rows(x: cupy.ndarray, lead: Ints) -> tuple[Array, Ints]:
     x = _heads(x, lead)
     apart = [stride for n, stride in zip(x.shape[:-1], x.strides, strict=False) if n > 1]
     if x.strides[-1] != x.itemsize or any(step % ALIGNMENT or step < 0 for step in (x.data.ptr, *apart)):
-        x = cupy.ascontiguousarray(x)
+        x = launch.dense(x)
     memory, steps = launch.flat(x)
     return memory, steps[:-1]
 

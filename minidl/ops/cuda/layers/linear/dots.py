@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import cupy
 import numpy as np
 
 from ....common.primitives import Array
@@ -76,7 +75,7 @@ def dot_products(x: Array, y: Array, bias: Array | None = None) -> Array:
     (x_memory, x_steps), (y_memory, y_steps) = launch.flat(left), launch.flat(right)
     plan = _plan(left.shape, right.shape[-1], x_steps, y_steps, x.dtype, turned)
     if plan is None:
-        return dot_products(cupy.ascontiguousarray(x), cupy.ascontiguousarray(y), bias)
+        return dot_products(launch.dense(x), launch.dense(y), bias)
     if plan.finish is None:
         plan.product(x_memory, y_memory, bias, out, plan.struct)
         return out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import cupy
 import numpy as np
 
 from ....common.primitives import Array
@@ -38,4 +37,4 @@ def linear_grad_act(gy: Array, w: Array, y: Array, act: str) -> Array:
     """The gradient of linear(act(z)) by z, from y = act(z); for those of OF_X y is z."""
     out = launch.empty((len(gy), w.shape[1]), gy.dtype)
     return product_of(gy, w, None, out, (1, len(gy), w.shape[1], len(w), 1, 1, False, 1), False, False,
-                      fused=(("FUSED", "SLOPE"), ("ACT", act)), y=cupy.ascontiguousarray(y))
+                      fused=(("FUSED", "SLOPE"), ("ACT", act)), y=launch.dense(y))

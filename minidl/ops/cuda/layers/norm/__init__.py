@@ -75,7 +75,7 @@ def normalized(x: Array, w: Array | None, b: Array | None, running: tuple[Array 
                fused: tuple[launch.Constant, ...] = ()) -> tuple[Array, Array, Array]:
     """(y, mean, rstd), with what is fused to y."""
     running = running if g.size else (None, None)      # without values there is nowhere to move
-    x = cupy.ascontiguousarray(x)
+    x = launch.dense(x)
     y, mean, rstd = (launch.empty(shape, x.dtype) for shape in (x.shape, g.sets, g.sets))
     plan = plan_of(g, x, other, y)
     parts = launch.empty((2, plan.splits, mean.size), x.dtype) if plan.splits > 1 else None
@@ -137,7 +137,7 @@ def normalize_grad(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Arra
     if g.across:                           # channels are the sets
         gw, gb = launch.empty(g.affine, x.dtype), launch.empty(g.affine, x.dtype)
         return gradient(gy, x, w, mean, rstd, g, gw, gb), gw, gb
-    gy, x = cupy.ascontiguousarray(gy), cupy.ascontiguousarray(x)
+    gy, x = launch.dense(gy), launch.dense(x)
     gx = gradient(gy, x, w, mean, rstd, g, None, None)
     plan = _plan(gx.size // (g.channels * g.spread), g.channels, g.spread, g, x.dtype)
     sums = launch.empty((plan.splits, 2, *g.affine), x.dtype)
@@ -154,7 +154,7 @@ def added_up(sums: cupy.ndarray) -> cupy.ndarray:
 def gradient(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: NormGeometry, gw: Array | None,
              gb: Array | None, sums: Array | None = None) -> Array:
     """By x. gw, gb: where they are given, they are filled. sums: as norm_products leaves them, if it has."""
-    gy, x, gx = cupy.ascontiguousarray(gy), cupy.ascontiguousarray(x), launch.empty(x.shape, x.dtype)
+    gy, x, gx = launch.dense(gy), launch.dense(x), launch.empty(x.shape, x.dtype)
     plan = plan_of(g, x, gy, gx)
     if plan.splits > 1 and sums is None:
         sums = launch.empty((plan.splits, 2, *g.sets), x.dtype)

@@ -324,7 +324,7 @@ def _planned(name: str, back: bool, x: cupy.ndarray, g: ConvGeometry, act: str |
     if launch.compute_capability() < 80:
         raise ValueError(f"{name}: the GPU's compute capability is {launch.compute_capability() / 10} but tf32 and "
                          "bf16 need 8.0; use precision fp32, and images in NCHW")
-    x = cupy.ascontiguousarray(x)
+    x = launch.dense(x)
     mode = "BF16" if x.dtype == np.uint16 else "TF32" if precision == "bf16" else MODES[precision]
     aligned = x.data.ptr % 16 == 0
     return x, _plan(back, g, x.dtype, mode, aligned, act, form, then, zeros)
@@ -375,7 +375,7 @@ def grad_x_act(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, act: str, bes
                form: AnyForm | None = None) -> tuple[cupy.ndarray, cupy.ndarray | None]:
     """(gz, sums): the gradient by what an activation was given, and its sum over each channel, (1, c); with what was
     normalised also that of its products with it, (2, c). (dx, None) where the product's tile cannot do it."""
-    beside = conv_tma.Beside(*[None if each is None else cupy.ascontiguousarray(each) for each in beside])
+    beside = conv_tma.Beside(*[None if each is None else launch.dense(each) for each in beside])
     then = "gradient" if beside.normalized is None else "normalized"
     given, plan = _planned("conv2d_grad_x_nhwc", True, dy, g, act, precision, form, then)
     if plan.then == "y" or 0 in plan.y:

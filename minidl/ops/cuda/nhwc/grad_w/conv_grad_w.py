@@ -224,7 +224,7 @@ def grad_w(dy: cupy.ndarray, x: cupy.ndarray, g: ConvGeometry, *, precision: str
     if launch.compute_capability() < 80:
         raise ValueError(f"conv2d_nhwc_dw: the GPU's compute capability is {launch.compute_capability() / 10} but "
                          "tf32 and bf16 need 8.0; use precision fp32 and another algorithm")
-    dy, x = cupy.ascontiguousarray(dy), cupy.ascontiguousarray(x)
+    dy, x = launch.dense(dy), launch.dense(x)
     mode = MODES[precision]
     own = next((each for each in OWN if not form and each.can(g, dy, x, mode)), None)
     of_own = own and own.plan(g, mode, splits)

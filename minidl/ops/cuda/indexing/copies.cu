@@ -1,0 +1,113 @@
+// Up to 128 copies in one launch: boxes of up to 4 axes, each with strides of its own on either side, which may be
+// negative where one reads. blockIdx.y is the number of a copy.
+//
+// The table, passed by value, holds of each copy where it is read and written (read nowhere, 0: then all of it is
+// `value`) and its kind. Of each kind it holds the sizes and strides, in UNITs, of its axes, the innermost first.
+// Requires: addresses that are multiples of a UNIT; fewer than 2^31 UNITs per copy.
+#include "include/common.cuh"
+
+#define PARTS 128
+#define KINDS 8
+#define AXES 4
+#define ALL_AXES 32  // KINDS * AXES
+#define AHEAD 4      // values that a thread reads before it writes them
+#define TILE 1536    // values of a tile with its padding, see copy_tiles
+#ifndef UNIT
+#define UNIT unsigned
+#endif
+
+struct Copies {
+    unsigned long long from[PARTS], to[PARTS], value;
+    long long from_stride[ALL_AXES], to_stride[ALL_AXES];
+    int size[ALL_AXES], axes[KINDS], count[KINDS], low[KINDS], high[KINDS], kind[PARTS];
+};
+
+// A value of up to 8 bytes, repeated up to 8, as a UNIT.
+template <class T> __device__ __forceinline__ void set(T& unit, unsigned long long value) { unit = (T)value; }
+__device__ __forceinline__ void set(int4& unit, unsigned long long value) {
+    unit.x = unit.z = (int)value;
+    unit.y = unit.w = (int)(value >> 32);
+}
+
+// A thread copies the UNITs THREAD, THREAD + THREADS, ..., counted along the target.
+extern "C" __global__ void copy_boxes(const Copies table) {
+    const int part = blockIdx.y, kind = table.kind[part], first = kind * AXES, last = first + table.axes[kind] - 1;
+    const unsigned count = table.count[kind];
+    const UNIT* from = (const UNIT*)table.from[part];
+    UNIT* to = (UNIT*)table.to[part];
+    for (unsigned e = THREAD; e < count; e += AHEAD * THREADS) {
+        UNIT unit[AHEAD];
+        long long there[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            unsigned i = e + k * THREADS;
+            if (i < count) {
+                long long here = 0;
+                there[k] = 0;
+                for (int a = first; a < last; a++) {
+                    const unsigned size = table.size[a], next = i / size, at = i - next * size;
+                    here += at * table.from_stride[a];
+                    there[k] += at * table.to_stride[a];
+                    i = next;
+                }
+                if (from)
+                    unit[k] = from[here + i * table.from_stride[last]];
+                else
+                    set(unit[k], table.value);
+                there[k] += i * table.to_stride[last];
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (e + k * THREADS < count) to[there[k]] = unit[k];
+    }
+}
+
+// Transpositions: axis 0 is the one along which the target lies, axis 1 the one along which the source does. A block
+// reads tiles of 2^high by 2^low values along the source into shared memory, and writes them along the target. `count`
+// is the number of tiles. low + high is at most 10. Requires: AHEAD * blockDim.x = 1024.
+extern "C" __global__ void __launch_bounds__(256, 5) copy_tiles(const Copies table) {
+    __shared__ UNIT tile[TILE];
+    const int part = blockIdx.y, kind = table.kind[part], first = kind * AXES, last = first + table.axes[kind] - 1;
+    const int low = table.low[kind], high = table.high[kind], rows = table.size[first], columns = table.size[first + 1];
+    const int pitch = (1 << high) + imax(1, 32 >> low), values = 1 << (low + high);        // without conflicts of banks
+    const unsigned across = ceil_div(columns, 1 << low), down = ceil_div(rows, 1 << high);
+    const UNIT* from = (const UNIT*)table.from[part];
+    UNIT* to = (UNIT*)table.to[part];
+    for (unsigned n = blockIdx.x; n < (unsigned)table.count[kind]; n += gridDim.x) {
+        unsigned rest = n / across;
+        const int column = (int)(n - rest * across) << low;
+        unsigned next = rest / down;
+        const int row = (int)(rest - next * down) << high;
+        rest = next;
+        long long here = row * table.from_stride[first] + column * table.from_stride[first + 1];
+        long long there = row * table.to_stride[first] + column * table.to_stride[first + 1];
+        for (int a = first + 2; a <= last; a++) {
+            next = rest / (unsigned)table.size[a];
+            const unsigned at = rest - next * table.size[a];
+            here += at * table.from_stride[a];
+            there += at * table.to_stride[a];
+            rest = next;
+        }
+        UNIT unit[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            const int i = threadIdx.x + k * blockDim.x, c = i & ((1 << low) - 1), r = i >> low;
+            if (i < values && row + r < rows && column + c < columns)
+                unit[k] = from[here + r * table.from_stride[first] + c * table.from_stride[first + 1]];
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            const int i = threadIdx.x + k * blockDim.x, c = i & ((1 << low) - 1), r = i >> low;
+            if (i < values && row + r < rows && column + c < columns) tile[c * pitch + r] = unit[k];
+        }
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            const int i = threadIdx.x + k * blockDim.x, r = i & ((1 << high) - 1), c = i >> high;
+            if (i < values && row + r < rows && column + c < columns)
+                to[there + r * table.to_stride[first] + c * table.to_stride[first + 1]] = tile[c * pitch + r];
+        }
+        __syncthreads();
+    }
+}
