@@ -648,7 +648,7 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("nhwc/", nhwc_joined, *[(store, at) for store in STORES for at in range(len(nhwc.SHAPES))])],
     "nhwc_conv": [
         *each("nhwc/conv/conv.cu", nhwc_conv.is_right, *[
-            (direction, kind, (2, 5, 6, 7), (9, 5, 3, 3), (1, 2), 1)
+            (direction, kind, (2, 9, 6, 7), (9, 9, 3, 3), (1, 2), 1)
             for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS]),
         *each("nhwc/conv/conv.cu", nhwc_conv.is_right,
               ("y", "bf16", (3, 16, 9, 9), (72, 16, 3, 3), 1, 1, 0, "relu"),
@@ -713,9 +713,9 @@ LAUNCHES: dict[str, list[Launch]] = {
               ("y", "tf32", (2, 1, 15, 12), (8, 1, 10, 9), 1, 4),
               # Steps: neighbours that are one pixel of a patch, all or some of a step's, and none
               ("y", "bf16", (2, 3, 35, 38), (16, 3, 7, 7), 2, 3, None, "relu"),
-              ("y", "tf32", (2, 3, 35, 38), (16, 3, 7, 7), 2, 3), ("y", "bf16", (3, 1, 11, 23), (9, 1, 3, 5), (1, 4), 2),
-              ("y", "bf16", (3, 3, 12, 23), (8, 3, 4, 5), (3, 4), (0, 1)), ("y", "bf16", (9, 8, 9, 7), (8, 8, 3, 4), 3, 1),
-              ("y", "tf32", (9, 2, 9, 11), (12, 2, 3, 3), (2, 3), 1)),
+              ("y", "tf32", (2, 3, 35, 38), (16, 3, 7, 7), 2, 3), ("y", "tf32", (9, 2, 9, 11), (12, 2, 3, 3), (2, 3), 1),
+              ("y", "bf16", (3, 1, 11, 23), (9, 1, 3, 5), (1, 4), 2),
+              ("y", "bf16", (9, 8, 9, 7), (8, 8, 3, 4), 2, 1), ("y", "bf16", (3, 3, 12, 23), (8, 3, 4, 5), (3, 4), (0, 1))),
         *on_device("nhwc/conv/conv_few.cu", nhwc_conv.is_right, *[
             ("y", kind, (5, c, 63, 70), (64, c, *taps), step, 3) for kind in ("tf32", "bf16") for c, taps, step in (
                 (3, (7, 7), 2), (1, (5, 6), (2, 4)), (4, (3, 4), (1, 3)), (2, (11, 11), 4))]),
