@@ -329,8 +329,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "nhwc conv_images, the last column": ("tf32", "0 <= at_w && at_w < g.w ?", "0 <= at_w && at_w < g.w - 1 ?"),
     "nhwc conv_few, the last tap": ("bf16", "there = tap < taps && c < g.c", "there = tap < taps - 1 && c < g.c"),
     "nhwc conv_few, the last row": (
-        "tf32", "(unsigned)row < (unsigned)g.h && (unsigned)column < (unsigned)g.w;\n    const IMAGE* from",
-        "(unsigned)row < (unsigned)g.h - 1 && (unsigned)column < (unsigned)g.w;\n    const IMAGE* from"),
+        "tf32", "(unsigned)row < (unsigned)g.h && (FOLD > 1", "(unsigned)row < (unsigned)g.h - 1 && (FOLD > 1"),
     "nhwc conv_pack, the last filter": (
         "tf32", "there = filter < g.m && c < channels;", "there = filter < g.m - 1 && c < channels;"),
     "nhwc conv_pad, the last channel": ("bf16", "first + e < channels ? x[pixel", "first + e < channels - 1 ? x[pixel"),
@@ -348,12 +347,12 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "nhwc grad_w_sum, the last part": ("tf32", "split < own; split += share", "split < own - 1; split += share"),
     # nhwc/pool.cu
     "nhwc max_pool, the winner": ("tf32", "where.v[e] = p * g.kw + q;", "where.v[e] = p * g.kh + q;"),
-    "nhwc max_pool_grad, padding": ("tf32", "q = at.column + g.left - b * g.sw;", "q = at.column - b * g.sw;"),
+    "nhwc max_pool_grad, padding": ("tf32", "q = column + g.left - b * g.sw;", "q = column - b * g.sw;"),
     "nhwc max_pool_grad, apart, the last column": (
         "bf16", "at.row < g.oh && at.column < g.ow) {", "at.row < g.oh && at.column < g.ow - 1) {"),
     "nhwc max_pool_grad, relu": ("tf32", "y && known.v[e] <= 0 ? 0.0f : run.v[e] + 0.0f;", "run.v[e] + 0.0f;"),
     "nhwc max_pool_grad, relu, windows that overlap": (
-        "tf32", "== p * g.kw + q && !(y && known.v[e] <= 0)) sum", "== p * g.kw + q) sum"),
+        "tf32", "== own && !(y && known.v[e] <= 0)) sum", "== own) sum"),
     "nhwc max_pool_grad, bias": (
         "tf32", "Run run = given(at);\n#pragma unroll\n        for (int i = 0; i",
         "Run run = given(at);\n#pragma unroll\n        for (int i = 1; i"),
@@ -361,7 +360,8 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "tf32", "#pragma unroll 4\n            for (int q = imax(0, -s); q < imin(g.kw, g.w - s); q++) {",
         "#pragma unroll 4\n            for (int q = imax(0, -s); q < imin(g.kw, g.w - s - 1); q++) {"),
     "nhwc pool's gradients, the last window": (
-        "bf16", "imin((r + before) / stride + 1, count)) {}", "imin((r + before) / stride + 1, count - 1)) {}"),
+        "bf16", "imin((r + more + before) / stride + 1, count)) {}",
+        "imin((r + more + before) / stride + 1, count - 1)) {}"),
     "nhwc avg_pool_grad_act": (
         "tf32", "before(sum.v[e] * share, known.v[e]);", "before(sum.v[e] * share, known.v[0]);"),
     # nhwc/elementwise.cu, and the sums of nhwc/image.cuh

@@ -648,7 +648,16 @@ LAUNCHES: dict[str, list[Launch]] = {
     "nhwc_grad_w_few": [
         *each("nhwc/grad_w/conv_few_grad_w.cu", nhwc_grad_w.is_right, *[
             (x, w, 1, padding, "tf32", None, splits) for splits in (None, 3)
-            for x, w, padding in (((5, 3, 7, 9), (72, 3, 3, 3), 1), ((2, 1, 20, 40), (8, 1, 5, 5), 2))]),
+            for x, w, padding in (((5, 3, 7, 9), (72, 3, 3, 3), 1), ((2, 1, 20, 40), (8, 1, 5, 5), 2))],
+              # Steps: neighbours that are one pixel, and none; taps in halves; steps of one axis; no tap at some steps
+              *[((3, c, 21, 38), (m, c, *taps), steps, padding, kind, None, 3) for c, m, taps, steps, padding, kind in (
+                  (3, 72, (7, 7), 2, 3, "bf16 images"), (3, 20, (7, 7), 2, 3, "tf32"),
+                  (1, 8, (3, 5), (1, 4), 2, "bf16 images"), (8, 24, (3, 3), (3, 2), (0, 1), "bf16 images"),
+                  (2, 16, (2, 1), 3, 0, "bf16 images"), (2, 12, (3, 4), (2, 3), 1, "tf32"))]),
+        *on_device("nhwc/grad_w/conv_few_grad_w.cu", nhwc_grad_w.is_right, *[
+            ((9, c, 65, 70), (136, c, *taps), steps, 3, kind, None, splits) for splits in (None, 3)
+            for kind in ("tf32", "bf16 images") for c, taps, steps in (
+                (3, (7, 7), 2), (4, (3, 3), (1, 2)), (1, (5, 6), 4), (2, (8, 8), (3, 4)))]),
         *on_device("nhwc/grad_w/conv_few_grad_w.cu", nhwc_grad_w.is_right, *[
             (x, w, 1, padding, "tf32", None, splits) for splits in (None, 3)
             for x, w, padding in (((40, 3, 32, 32), (136, 3, 8, 8), 3), ((9, 4, 33, 70), (64, 4, 3, 2), 1),
@@ -695,7 +704,7 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("nhwc/", nhwc_joined, *[(store, at) for store in STORES for at in range(len(nhwc.SHAPES))])],
     "nhwc_conv": [
         *each("nhwc/conv/conv.cu", nhwc_conv.is_right, *[
-            (direction, kind, (2, 5, 6, 7), (9, 5, 3, 3), (1, 2), 1)
+            (direction, kind, (2, 9, 6, 7), (9, 9, 3, 3), (1, 2), 1)
             for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS]),
         *each("nhwc/conv/conv.cu", nhwc_conv.is_right,
               ("y", "bf16", (3, 16, 9, 9), (72, 16, 3, 3), 1, 1, 0, "relu"),
@@ -757,7 +766,15 @@ LAUNCHES: dict[str, list[Launch]] = {
               ("dx", "bf16", (3, 20, 9, 9), (8, 20, 5, 4), 1, 2), ("dx", "tf32", (2, 9, 7, 9), (1, 9, 2, 2), 1, 1),
               # Two boxes of a square, both cut off; and filters that leave no room for squares
               ("y", "tf32", (3, 3, 19, 21), (44, 3, 3, 3), 1, 1, None, "relu"),
-              ("y", "tf32", (2, 1, 15, 12), (8, 1, 10, 9), 1, 4)),
+              ("y", "tf32", (2, 1, 15, 12), (8, 1, 10, 9), 1, 4),
+              # Steps: neighbours that are one pixel of a patch, all or some of a step's, and none
+              ("y", "bf16", (2, 3, 35, 38), (16, 3, 7, 7), 2, 3, None, "relu"),
+              ("y", "tf32", (2, 3, 35, 38), (16, 3, 7, 7), 2, 3), ("y", "tf32", (9, 2, 9, 11), (12, 2, 3, 3), (2, 3), 1),
+              ("y", "bf16", (3, 1, 11, 23), (9, 1, 3, 5), (1, 4), 2),
+              ("y", "bf16", (9, 8, 9, 7), (8, 8, 3, 4), 2, 1), ("y", "bf16", (3, 3, 12, 23), (8, 3, 4, 5), (3, 4), (0, 1))),
+        *on_device("nhwc/conv/conv_few.cu", nhwc_conv.is_right, *[
+            ("y", kind, (5, c, 63, 70), (64, c, *taps), step, 3) for kind in ("tf32", "bf16") for c, taps, step in (
+                (3, (7, 7), 2), (1, (5, 6), (2, 4)), (4, (3, 4), (1, 3)), (2, (11, 11), 4))]),
         *on_device("nhwc/conv/conv_few.cu", nhwc_conv.is_right, *[
             (direction, kind, (5, c, 40, 37), (m, c, 8, 8), 1, 3) for direction, c, m in (("y", 3, 136), ("dx", 68, 2))
             for kind in ("tf32", "bf16")]),

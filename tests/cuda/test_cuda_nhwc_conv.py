@@ -107,7 +107,10 @@ def test_small_images_take_only_taps_that_meet_them(emulated: Emulator) -> None:
     ((512, 32, 32, 3, 3), conv_tma.Patch(1, 8, 16, 10, 18, False)),
     ((2000, 7, 7, 3, 3), conv_tma.Patch(16, 1, 8, 3, 10, True)),
     ((5, 13, 6, 8, 8), conv_tma.Patch(1, 16, 8, 23, 15, False)),      # two blocks fit, not three
-    ((9, 40, 40, 40, 40), None)])                     # filters that do not fit beside another block's
+    ((64, 112, 112, 7, 4, 2), conv_tma.Patch(1, 8, 16, 21, 19, False)),
+    ((64, 112, 112, 7, 7, 2, 2), conv_tma.Patch(1, 8, 16, 21, 38, False)),      # an even line, in halves
+    ((9, 40, 40, 40, 40), None),                      # filters that do not fit beside another block's
+    ((64, 14, 14, 8, 8, 8, 8), None)])                # pixels that do not fit a thread's registers
 def test_patches_of_few_channels(sizes: tuple[int, ...], patch: conv_tma.Patch | None, emulated: Emulator) -> None:
     assert conv_few.patch_of(*sizes) == patch
 

@@ -2,7 +2,7 @@
 //
 // x and dx (n,h,w,c); y, gy and index (n,oh,ow,c), index = p * kw + q the element of the window that won. A thread owns
 // the runs of channels THREAD, THREAD + THREADS, ... of its result; gradients gather, in the order of the windows' rows
-// and columns. Where windows lie side by side (_apart), a thread reads a run of a window's gradient once, and writes all that
+// and columns, for squares of 2x2 runs. Where windows lie side by side (_apart), a thread reads a run of a window's gradient once, and writes all that
 // the window held. Kernels that also sum over each channel (_b) walk PixelRuns (image.cuh) in blocks of up to 256.
 #include "include/nhwc/image.cuh"
 
@@ -52,12 +52,12 @@ __device__ __forceinline__ Winners load(const unsigned char* at) {
     return winners;
 }
 
-// The windows [first, end) along one axis that hold position r.
+// The windows [first, end) along one axis that hold position r, or another one up to `more` behind it.
 struct Range {
     int first, end;
 
-    __device__ __forceinline__ Range(int r, int before, int size, int stride, int count)
-        : first(first_meeting(r + before, size, stride)), end(imin((r + before) / stride + 1, count)) {}
+    __device__ __forceinline__ Range(int r, int before, int size, int stride, int count, int more = 0)
+        : first(first_meeting(r + before, size, stride)), end(imin((r + more + before) / stride + 1, count)) {}
 };
 
 extern "C" __global__ void max_pool2d_nhwc(const STORE* __restrict__ x, STORE* __restrict__ y,
@@ -88,33 +88,46 @@ extern "C" __global__ void max_pool2d_nhwc(const STORE* __restrict__ x, STORE* _
     }
 }
 
-// What the windows that hold a run of the image give back to it, and store it. y, where it is given, is what they computed:
-// only what is above 0 passes.
+// What the windows that hold squares of 2x2 runs of the image give back to them, and store it: high by wide squares, of
+// which a window is read once for all four runs. y, where it is given, is what they computed: only what is above 0 passes.
 struct Gathered {
     const STORE* __restrict__ gy;
     const unsigned char* __restrict__ index;
     const STORE* __restrict__ y;
     STORE* __restrict__ dx;
     const Window& g;
+    int high, wide;
 
     __device__ __forceinline__ Run operator()(unsigned element) const {
-        const At at(element, g.h, g.w, g.c);
-        const Range rows(at.row, g.top, g.kh, g.sh, g.oh), columns(at.column, g.left, g.kw, g.sw, g.ow);
-        Run sum = {};
+        const At at(element, high, wide, g.c);
+        const int row = at.row * 2, column = at.column * 2;
+        const Range rows(row, g.top, g.kh, g.sh, g.oh, 1), columns(column, g.left, g.kw, g.sw, g.ow, 1);
+        Run sums[4] = {}, all = {};
         for (int a = rows.first; a < rows.end; a++)
             for (int b = columns.first; b < columns.end; b++) {
-                const int p = at.row + g.top - a * g.sh, q = at.column + g.left - b * g.sw;
+                const int p = row + g.top - a * g.sh, q = column + g.left - b * g.sw;
                 const unsigned from = ((at.image * g.oh + a) * g.ow + b) * g.c + at.channel;
                 const Run run = load(gy + from);
                 const Winners winners = load(index + from);
                 Run known = {};
                 if (y) known = load(y + from);
 #pragma unroll
-                for (int e = 0; e < WIDE; ++e)
-                    if (winners.v[e] == p * g.kw + q && !(y && known.v[e] <= 0)) sum.v[e] += run.v[e];
+                for (int i = 0; i < 4; ++i) {
+                    const int r = p + i / 2, s = q + i % 2;
+                    const int own = (unsigned)r < (unsigned)g.kh && (unsigned)s < (unsigned)g.kw ? r * g.kw + s : -1;
+#pragma unroll
+                    for (int e = 0; e < WIDE; ++e)
+                        if (winners.v[e] == own && !(y && known.v[e] <= 0)) sums[i].v[e] += run.v[e];
+                }
             }
-        store(dx + element, sum);
-        return sum;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if (row + i / 2 >= g.h || column + i % 2 >= g.w) continue;
+            store(dx + ((at.image * g.h + row + i / 2) * g.w + column + i % 2) * g.c + at.channel, sums[i]);
+#pragma unroll
+            for (int e = 0; e < WIDE; ++e) all.v[e] += sums[i].v[e];
+        }
+        return all;
     }
 };
 
@@ -153,20 +166,22 @@ struct Scattered {
     }
 };
 
+template <class Given> __device__ __forceinline__ void each(const Given& given) {
+    const unsigned size = given.g.n * given.high * given.wide * given.g.c;
+    for (unsigned i = THREAD * WIDE; i < size; i += THREADS * WIDE) given(i);
+}
+
 extern "C" __global__ void max_pool2d_grad_x_nhwc(const STORE* __restrict__ gy, const unsigned char* __restrict__ index,
-                                                  const STORE* __restrict__ y, STORE* __restrict__ dx, Window g) {
-    const Gathered gathered{gy, index, y, dx, g};
-    const unsigned size = g.n * g.h * g.w * g.c;
-    for (unsigned i = THREAD * WIDE; i < size; i += THREADS * WIDE) gathered(i);
+                                                  const STORE* __restrict__ y, STORE* __restrict__ dx, Window g,
+                                                  int high, int wide) {
+    each(Gathered{gy, index, y, dx, g, high, wide});
 }
 
 extern "C" __global__ void max_pool2d_grad_x_apart_nhwc(const STORE* __restrict__ gy,
                                                         const unsigned char* __restrict__ index,
                                                         const STORE* __restrict__ y, STORE* __restrict__ dx, Window g,
                                                         int high, int wide) {
-    const Scattered scattered{gy, index, y, dx, g, high, wide};
-    const unsigned size = g.n * high * wide * g.c;
-    for (unsigned i = THREAD * WIDE; i < size; i += THREADS * WIDE) scattered(i);
+    each(Scattered{gy, index, y, dx, g, high, wide});
 }
 
 template <class Given> struct Summed {
@@ -182,8 +197,8 @@ template <class Given> struct Summed {
 extern "C" __global__ void __launch_bounds__(256, 2)
     max_pool2d_grad_relu_b_nhwc(const STORE* __restrict__ gy, const unsigned char* __restrict__ index,
                                 const STORE* __restrict__ y, STORE* __restrict__ dx, float* __restrict__ parts,
-                                Window window, PixelRuns g) {
-    const Gathered gathered{gy, index, y, dx, window};
+                                Window window, PixelRuns g, int high, int wide) {
+    const Gathered gathered{gy, index, y, dx, window, high, wide};
     add_up<1>(Summed<Gathered>{gathered}, parts, g);
 }
 

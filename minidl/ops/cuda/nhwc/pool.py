@@ -56,26 +56,27 @@ def side_by_side(g: PoolGeometry) -> bool:
     return (g.sh, g.sw, g.top, g.bottom, g.left, g.right) == (g.kh, g.kw, 0, 0, 0, 0)
 
 
-def _apart(g: PoolGeometry) -> tuple[int, int] | None:
-    """Where windows lie side by side: how many an image has, down and across, with those that its edges cut off."""
-    return (launch.blocks(g.h, g.kh), launch.blocks(g.w, g.kw)) if side_by_side(g) else None
+def _own(g: PoolGeometry) -> tuple[str, tuple[int, int]]:
+    """The end of the kernel's name; and what a thread of it owns, how many of an image down and across: windows that lie
+    side by side, with those that edges cut off, or squares of 2x2 pixels."""
+    if side_by_side(g):
+        return "_apart_nhwc", (launch.blocks(g.h, g.kh), launch.blocks(g.w, g.kw))
+    return "_nhwc", (launch.blocks(g.h, 2), launch.blocks(g.w, 2))
 
 
 def _maxima(gy: Array, index: Array, y: Array | None, g: PoolGeometry) -> Array:
-    dx, windows = launch.empty((g.n, g.h, g.w, g.c), gy.dtype), _apart(g)
-    name = "max_pool2d_grad_x_apart_nhwc" if windows else "max_pool2d_grad_x_nhwc"
-    start, window = _spread(name, g, math.prod(windows or (g.h, g.w)), gy.dtype)
-    start(gy, index, y, dx, window, *(windows or ()))
+    dx, (end, own) = launch.empty((g.n, g.h, g.w, g.c), gy.dtype), _own(g)
+    start, window = _spread("max_pool2d_grad_x" + end, g, math.prod(own), gy.dtype)
+    start(gy, index, y, dx, window, *own)
     return dx
 
 
 def max_pool2d_grad_relu_b_nhwc(gy: Array, index: Array, y: Array, g: PoolGeometry) -> tuple[Array, Array]:
     """(max_pool2d_grad_relu_nhwc, its sum over each channel)"""
-    windows = _apart(g)
-    name = "max_pool2d_grad_relu_b_apart_nhwc" if windows else "max_pool2d_grad_relu_b_nhwc"
-    start, blocks, pixels = walk(FILE, name, g.n * math.prod(windows or (g.h, g.w)), g.c, gy.dtype)
+    end, own = _own(g)
+    start, blocks, pixels = walk(FILE, "max_pool2d_grad_relu_b" + end, g.n * math.prod(own), g.c, gy.dtype)
     dx, parts = launch.empty((g.n, g.h, g.w, g.c), gy.dtype), sums(1, blocks, g.c)
-    start(gy, index, y, dx, parts, launch.by_value("Window", g), pixels, *(windows or ()))
+    start(gy, index, y, dx, parts, launch.by_value("Window", g), pixels, *own)
     return dx, sum_first(parts)
 
 

@@ -155,8 +155,11 @@ def _straight(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: 
     by_copies = hopper and mode != "TF32X3" and not isinstance(form, Form)
     stored = 1.0 if then == "y" else 1 + STORED * dtype.itemsize / slabs
     few = tiled = None
-    if by_copies and channels <= each and (g.sh, g.sw) == (1, 1) and form not in conv_images.FORMS:
-        few = conv_few.patch_of(g.n, high, across, g.kh, g.kw)
+    folded, row_taps = 1, g.kw
+    if by_copies and channels <= each and not (back and (g.sh, g.sw) != (1, 1)) and form not in conv_images.FORMS:
+        folded = conv_few.fold(channels, g.kw, g.sw, dtype)
+        row_taps = launch.blocks(g.kw, folded)
+        few = conv_few.patch_of(g.n, high, across, g.kh, row_taps, g.sh, g.sw // folded)
     if by_copies and wide[0]:
         tiled = _copied(form, sizes, 8 * each, then, stored)
     forms = [form] if isinstance(form, Form) else _forms(mode, wide[0], slabs, launch.most_shared())
@@ -177,8 +180,8 @@ def _straight(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: 
 
     def at_once() -> Plan:
         assert few
-        product = conv_few.product(few, dtype, mode, g.n, high, across, m, g.kh * g.kw,
-                                   (channels == each and aligned, wide[1]), act)
+        product = conv_few.product(few, dtype, mode, g.n, high, across, m, g.kh * row_taps,
+                                   (channels == each and aligned, wide[1]), act, folded)
         struct = launch.by_value("ConvNhwc", sum=0, filters=0, **sizes | {"c": channels})
         return Plan(shape, "y", lambda x, w, b, y: product(x, w, b, y, struct, back))
 

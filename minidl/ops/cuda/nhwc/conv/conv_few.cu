@@ -1,12 +1,17 @@
-// conv_nhwc (conv.cu) for steps of 1 and images of so few channels that 16 bytes hold a pixel: in one launch, from
-// images and filters as they are. A block keeps all filters that it owns, FILTERS of them, in shared memory, rounded, and
+// conv_nhwc (conv.cu) for images of so few channels that 16 bytes hold a pixel: in one launch, from images and filters as
+// they are. A block keeps all filters that it owns, FILTERS of them, in shared memory, rounded, and
 // takes patches of x in turn (patch.cuh), whose pixels are 16 bytes there, absent channels zero; while one is
 // multiplied, the next one's pixels are on their way to registers. A group of four warps owns a square of y, and leaves it
 // in shared memory, from where the hardware copies it while the next patch is multiplied. A product takes two taps: their
 // pixels lie in the patch where the instruction is told to find them, however far apart.
 //
+// Steps: FOLD neighbours of a row, which divides the step, are one pixel of a patch where 16 bytes hold them: fewer taps,
+// and less of each is zero. A line of a patch has first every sw-th of its pixels, then those beside them, and so on (sw:
+// the step that is left), so that pixels which neighbours in y meet are neighbours: the instruction takes eight in 128
+// bytes. Taps of a row follow in that order, because the second one of a product must lie behind the first.
+//
 // -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DWIDE_Y, -DACT, -DAFTER: as in conv.cu; -DTALL 1. -DPIXELS of a
-// patch for each thread, at most; -DWIDE: pixels of x are 16 bytes, and begin on multiples of that; -DCOPIED: the hardware
+// patch for each thread, at most; -DFOLD; -DWIDE: pixels of x are 16 bytes, and begin on multiples of that, FOLD 1; -DCOPIED: the hardware
 // copies y, in boxes of ROWS rows of a square by DEPTH filters of the array `squares`, else threads store it. back: of the gradient
 // of the image, filters turned over, and the other way round. streamed: y is more than the second-level cache holds,
 // and leaves room there for x.
@@ -26,6 +31,18 @@ constexpr int THREADS_PER_BLOCK = 2 * GROUP, SLAB = FILTERS * 128, EACH = 16 / (
 constexpr int BOX = 64 * 128, BOXES = FILTERS / DEPTH, SQUARE = COPIED ? BOXES * BOX : 0;
 constexpr int ORDER = COPIED ? 2 * NEIGHBOURS : NEIGHBOURS;              // a lane's neighbours in y
 
+// Taps of a row of the filter, and the step along rows, in pixels of a patch.
+__device__ __forceinline__ int row_taps(const ConvNhwc& g) { return ceil_div(g.kw, FOLD); }
+__device__ __forceinline__ int row_step(const ConvNhwc& g) { return g.sw / FOLD; }
+
+// Which tap of its row is the i-th in a product's order.
+__device__ __forceinline__ int tap_of(const ConvNhwc& g, int i) {
+    const int count = row_taps(g), step = row_step(g);
+    int first = 0;
+    for (int same; i >= (same = ceil_div(count - first, step)); ++first) i -= same;
+    return first + i * step;
+}
+
 struct alignas(16) Pixel {
     IMAGE v[EACH];
 };
@@ -42,16 +59,18 @@ __device__ __forceinline__ void round_filter(unsigned short& to, float v) { to =
 
 // From filter `first` on, a row of a slab each, eight taps in a row.
 __device__ __forceinline__ void pack_filters(unsigned char* slabs, const float* w, const ConvNhwc& g, int first, int back) {
-    const int taps = g.kh * g.kw;
+    const int across = row_taps(g), taps = g.kh * across;
 #pragma unroll 4
     for (int i = threadIdx.x; i < ceil_div(taps, 8) * 8 * FILTERS; i += THREADS_PER_BLOCK) {
         const int tap = i / FILTERS, row = i % FILTERS, filter = first + filter_of_row<ORDER>(row);
+        const int r = tap / across, s = tap_of(g, tap - r * across) * FOLD, whole = g.kh * g.kw;
         Pixel piece;
 #pragma unroll
-        for (int c = 0; c < EACH; ++c) {
-            const bool there = tap < taps && c < g.c && filter < g.m;
-            round_filter(piece.v[c], there ? w[back ? (c * g.m + filter) * taps + taps - 1 - tap
-                                                    : (filter * g.c + c) * taps + tap] : 0.0f);
+        for (int e = 0; e < EACH; ++e) {
+            const int beside = FOLD == 1 ? 0 : e / g.c, c = e - beside * g.c, of_w = r * g.kw + s + beside;
+            const bool there = tap < taps && c < g.c && filter < g.m && beside < FOLD && s + beside < g.kw;
+            round_filter(piece.v[e], there ? w[back ? (c * g.m + filter) * whole + whole - 1 - of_w
+                                                    : (filter * g.c + c) * whole + of_w] : 0.0f);
         }
         *(Pixel*)(slabs + tap / 8 * SLAB + swizzled(row * 128 + tap % 8 * 16)) = piece;
     }
@@ -59,16 +78,17 @@ __device__ __forceinline__ void pack_filters(unsigned char* slabs, const float* 
 
 // A patch's pixel of x.
 __device__ __forceinline__ Pixel load(const IMAGE* x, const ConvNhwc& g, const Tile& tile, const Place& at) {
-    const int image = tile.n + at.n, row = tile.h - g.top + at.h, column = tile.w - g.left + at.w;
-    const bool inside = image < g.n && (unsigned)row < (unsigned)g.h && (unsigned)column < (unsigned)g.w;
-    const IMAGE* from = x + (inside ? ((image * g.h + row) * g.w + column) * g.c : 0);
+    const int image = tile.n + at.n, row = tile.h * g.sh - g.top + at.h, column = tile.w * g.sw - g.left + at.w * FOLD;
+    const bool inside = image < g.n && (unsigned)row < (unsigned)g.h && (FOLD > 1 || (unsigned)column < (unsigned)g.w);
+    const int first = column * g.c, width = g.w * g.c;                   // numbers of a row
+    const IMAGE* from = x + (inside ? (image * g.h + row) * width + first : 0);
     Pixel pixel = {};
     if constexpr (WIDE) {
         if (inside) pixel = *(const Pixel*)from;
     } else {
 #pragma unroll
         for (int c = 0; c < EACH; ++c)
-            if (inside && c < g.c) pixel.v[c] = from[c];
+            if (inside && c < FOLD * g.c && (FOLD == 1 || (unsigned)(first + c) < (unsigned)width)) pixel.v[c] = from[c];
     }
     return pixel;
 }
@@ -104,10 +124,16 @@ __device__ __forceinline__ void put_square(unsigned char* square, int place, con
         }
 }
 
-// Where two taps of a product meet a patch, in units of 16 bytes: the first one, and how far the second one is from there.
-__device__ __forceinline__ unsigned taps_at(int pair, int taps, int kw, int line) {
-    const int tap = 2 * pair, next = imin(tap + 1, taps - 1);            // there may be none, whose filters are zero
-    const int first = tap / kw * line + tap % kw, second = next / kw * line + next % kw;
+// Where the i-th tap meets a patch, in units of 16 bytes.
+__device__ __forceinline__ int meets_at(const ConvNhwc& g, int i, int line) {
+    const int across = row_taps(g), step = row_step(g), r = i / across, s = tap_of(g, i - r * across);
+    return r * line + s % step * (line / step) + s / step;
+}
+
+// Where two taps of a product meet it: the first one, and how far the second one is from there.
+__device__ __forceinline__ unsigned taps_at(const ConvNhwc& g, int pair, int taps, int line) {
+    const int first = meets_at(g, 2 * pair, line);
+    const int second = meets_at(g, imin(2 * pair + 1, taps - 1), line);  // there may be none, whose filters are zero
     return first | (unsigned)(second - first) << 16;
 }
 
@@ -120,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     conv_nhwc_few(const __grid_constant__ TensorMap squares, const IMAGE* __restrict__ x, const float* __restrict__ w,
                   const float* __restrict__ b, IMAGE* __restrict__ y, ConvNhwc g, Patch patch, int back, int streamed) {
     extern __shared__ __align__(1024) unsigned char memory[];
-    const int taps = g.kh * g.kw, pairs = ceil_div(taps, 2), tiles = ceil_div(g.n, patch.n) * patch.high * patch.wide;
+    const int taps = g.kh * row_taps(g), pairs = ceil_div(taps, 2), tiles = ceil_div(g.n, patch.n) * patch.high * patch.wide;
     const int group = threadIdx.x / GROUP, filter = blockIdx.y * FILTERS, size = patch.n * patch.lines * patch.line;
     const bool copies = COPIED && threadIdx.x % GROUP == 0;              // for its group
     // First the patch: compute-sanitizer takes a factor for 2,048 bytes in a row, which must not be too many
@@ -135,7 +161,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
 #pragma unroll
     for (int i = 0; i < PIXELS; ++i) {
         const int at = threadIdx.x + i * THREADS_PER_BLOCK, line = at / patch.line, image = line / patch.lines;
-        pixel[i] = {at < size ? image : g.n, line - image * patch.lines, at - line * patch.line};
+        const int place = at - line * patch.line, same = patch.line / row_step(g);
+        pixel[i] = {at < size ? image : g.n, line - image * patch.lines, place % same * row_step(g) + place / same};
         coming[i] = load(x, g, tile, pixel[i]);
     }
     pack_filters(slabs, w, g, filter, back);
@@ -143,11 +170,11 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
         const int f = filter + filter_of_row<ORDER>(threadIdx.x);
         ((float*)biases)[threadIdx.x] = b && f < g.m ? b[f] : 0.0f;
     }
-    if ((int)threadIdx.x < pairs) meets[threadIdx.x] = taps_at(threadIdx.x, taps, g.kw, patch.line);
+    if ((int)threadIdx.x < pairs) meets[threadIdx.x] = taps_at(g, threadIdx.x, taps, patch.line);
     const Place square = square_of(patch, group), own = pixel_of(patch, square, own_pixel(0));
     const Place below = {own.n + (patch.images ? 1 : 0), own.h + (patch.images ? 0 : 1), own.w};
-    const int start = ((square.n * patch.lines + square.h) * patch.line + square.w) * 16;
-    const unsigned long long rows = blocks_of(pixels + start, 0, (patch.images ? patch.lines : 1) * patch.line * 16);
+    const int start = ((square.n * patch.lines + square.h * g.sh) * patch.line + square.w) * 16;
+    const unsigned long long rows = blocks_of(pixels + start, 0, (patch.images ? patch.lines : g.sh) * patch.line * 16);
     const unsigned long long filters = factor(slabs);
     const int place = place_in_box();
     const unsigned long long policy = eviction(streamed);

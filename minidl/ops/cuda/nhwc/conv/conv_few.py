@@ -15,7 +15,7 @@ from .conv_tma import OWN, ROW, Patch, patches
 FILE = "nhwc/conv/conv_few.cu"
 FILTERS, SQUARES, THREADS_PER_BLOCK = 64, 2, 256
 PIXEL, TAPS = 16, ROW // 16                # bytes; taps of a slab
-MAX_PIXELS = 3                             # of a thread, which keeps them in registers
+MAX_PIXELS = 4                             # of a thread, which keeps them in registers
 ROWS = {4: 2, 2: 8}                        # of a square in one copy of y, by the bytes of its numbers
 MIN_BLOCKS = 2                             # one multiplies while another stores
 
@@ -35,35 +35,45 @@ def _fit(patch: Patch, taps: int, copied: int = 0) -> int:
     return launch.most_shared() // (_shared(patch, taps, copied) + OWN)
 
 
-def _blocks(dtype: np.dtype, pixels: int, wide: bool) -> int:
-    """Whose registers a multiprocessor has: numbers that are read one by one take one each on their way."""
-    return 3 if pixels * PIXEL // (4 if wide else dtype.itemsize) <= 8 else MIN_BLOCKS
+def _blocks(dtype: np.dtype, pixels: int, wide: bool, folded: int) -> int:
+    """Whose registers a multiprocessor has: numbers that are read one by one take one each on their way, and with
+    neighbours in one pixel one more for where each is."""
+    return 3 if pixels * PIXEL // (4 if wide else dtype.itemsize) <= 8 and folded == 1 else MIN_BLOCKS
 
 
-def patch_of(n: int, h: int, w: int, kh: int, kw: int) -> Patch | None:
-    """The patch of which the fewest cover all pixels, the smallest of these; None where filters do not fit."""
-    fit = [patch for patch in patches(SQUARES, kh, kw)
+def fold(c: int, kw: int, sw: int, dtype: np.dtype) -> int:
+    """How many neighbours of a row of c channels are one pixel of a patch."""
+    return max(by for by in range(1, kw + 1) if sw % by == 0 and (by == 1 or by * c * dtype.itemsize <= PIXEL))
+
+
+def patch_of(n: int, h: int, w: int, kh: int, kw: int, sh: int = 1, sw: int = 1) -> Patch | None:
+    """The patch of which the fewest cover all pixels, the smallest of these; None where filters do not fit. kw, sw: in
+    pixels of the patch."""
+    fit = [patch for patch in (each._replace(lines=(each.h - 1) * sh + kh,
+                                             line=launch.blocks((each.w - 1) * sw + kw, sw) * sw)
+                               for each in patches(SQUARES, kh, kw))
            if _pixels(patch) <= MAX_PIXELS and _fit(patch, kh * kw) >= MIN_BLOCKS]
     return min(fit, key=lambda patch: (patch.number(n, h, w), patch.shared(PIXEL)), default=None)
 
 
 def constants(dtype: np.dtype, mode: str, pixels: int, wide: tuple[bool, bool], copied: bool,
-              act: str | None) -> tuple[launch.Constant, ...]:
+              act: str | None, folded: int = 1) -> tuple[launch.Constant, ...]:
     return (launch.HOPPER, ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", FILTERS), ("TALL", 1),
-            ("BLOCKS", _blocks(dtype, pixels, wide[0])), ("PIXELS", pixels), ("WIDE", int(wide[0])),
-            ("WIDE_Y", int(wide[1])), ("COPIED", int(copied)), ("ROWS", ROWS[dtype.itemsize]),
+            ("BLOCKS", _blocks(dtype, pixels, wide[0], folded)), ("PIXELS", pixels), ("FOLD", folded),
+            ("WIDE", int(wide[0])), ("WIDE_Y", int(wide[1])), ("COPIED", int(copied)), ("ROWS", ROWS[dtype.itemsize]),
             *((("ACT", act), ("AFTER", 1)) if act else ()))
 
 
 def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, m: int, taps: int,
-            wide: tuple[bool, bool], act: str | None) -> Callable[..., None]:
+            wide: tuple[bool, bool], act: str | None, folded: int) -> Callable[..., None]:
     """What launches the kernel on images, filters, biases, y, the struct of sizes, and whether it goes back. m, h, w:
-    of y; wide: whether pixels of x, and of y, are copied by 16 bytes."""
+    of y; taps: in pixels of the patch; wide: whether pixels of x, and of y, are copied by 16 bytes."""
     beside, pixels = launch.blocks(m, FILTERS), _pixels(patch)
     copied = dtype.itemsize if wide[1] and _fit(patch, taps, dtype.itemsize) >= MIN_BLOCKS else 0
-    blocks = min(_blocks(dtype, pixels, wide[0]), _fit(patch, taps, copied))
+    blocks = min(_blocks(dtype, pixels, wide[0], folded), _fit(patch, taps, copied))
     at_once = max(1, launch.multiprocessors() * blocks // beside)
-    launched = launch.kernel(FILE, "conv_nhwc_few", *constants(dtype, mode, pixels, wide, bool(copied), act)).sized(
+    launched = launch.kernel(FILE, "conv_nhwc_few", *constants(dtype, mode, pixels, wide, bool(copied), act,
+                                                             folded)).sized(
         (min(patch.number(n, h, w), at_once), beside), (THREADS_PER_BLOCK,), _shared(patch, taps, copied))
     taken = patch.struct(h, w, patch.shared(PIXEL))
     rows = ROWS[dtype.itemsize]
@@ -76,8 +86,11 @@ def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, m:
     return run
 
 
-CONFIGURATIONS = [(FILE, constants(dtype, mode, pixels, wide, copied, act))
+CONFIGURATIONS = [(FILE, constants(dtype, mode, pixels, wide, copied, act, folded))
                   for dtype, mode in ((np.dtype(np.uint16), "BF16"), (np.dtype(np.float32), "TF32"))
-                  for pixels, wide, copied, act in ((1, (False, True), True, "relu"), (1, (False, True), True, None),
-                                                    (2, (True, True), True, None), (2, (False, True), True, None),
-                                                    (3, (False, True), False, None), (3, (False, False), False, None))]
+                  for pixels, wide, copied, act, folded in (
+                      (1, (False, True), True, "relu", 1), (1, (False, True), True, None, 1),
+                      (2, (True, True), True, None, 1), (2, (False, True), True, None, 1),
+                      (3, (False, True), False, None, 1), (3, (False, False), False, None, 1),
+                      (4, (False, True), True, None, 1), (2, (False, True), True, None, 2),
+                      (2, (False, True), True, "relu", 2))]

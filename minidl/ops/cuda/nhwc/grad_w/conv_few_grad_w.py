@@ -1,4 +1,4 @@
-"""Launcher of conv_few_grad_w.cu: the gradient of the filters of images of few channels, in tf32."""
+"""Launcher of conv_few_grad_w.cu: the gradient of the filters of images of few channels, in tf32 and bf16."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import numpy as np
 
 from ....common.geometry import ConvGeometry
 from ... import launch
+from ..conv.conv_few import PIXEL, fold
 
 FILE = "nhwc/grad_w/conv_few_grad_w.cu"
-CHANNELS, FILTERS, PIXELS, THREADS_PER_BLOCK = 4, 64, 128, 256
-MAX_STAGES, MAX_PRODUCTS = 4, 32           # products whose sums a warp keeps: each 16 filters by two taps
+FILTERS, PIXELS, THREADS_PER_BLOCK = 64, 128, 256
+MAX_STAGES, MAX_PRODUCTS = 4, 32           # products whose sums a warp keeps, each of 16 filters by 8 numbers
 WIDTHS = (8, 16, 32, 64)                   # of a tile
+IMAGES = {"TF32": np.dtype(np.float32), "BF16": np.dtype(np.uint16)}       # by PRECISION
 
 
 class Plan(NamedTuple):
@@ -27,34 +29,69 @@ class Plan(NamedTuple):
     struct: bytes
 
 
-def constants(kh: int, kw: int, width: int, stages: int, tall: int) -> tuple[launch.Constant, ...]:
-    return (("PRECISION", "TF32"), ("KH", kh), ("KW", kw), ("HEIGHT", PIXELS // width),
-            ("WIDTH", width), ("STAGES", stages), ("TALL", tall))
+class Spread(NamedTuple):
+    """How taps are spread over warps: of each row 1 / halves, with 16 * tall filters; and how many neighbours of a row
+    are one pixel of 16 bytes, the taps of a row in such pixels, and in pairs of all warps."""
+
+    folded: int
+    taps: int
+    pairs: int
+    tall: int
+    halves: int
+
+
+def spread(g: ConvGeometry, mode: str) -> Spread | None:
+    """With the most filters; None where the sums are too many for a warp."""
+    folded = fold(g.c, g.kw, g.sw, IMAGES[mode]) if mode == "BF16" else 1
+    taps, columns = launch.blocks(g.kw, folded), 2 if mode == "BF16" else 1
+    for tall in (4, 2, 1):
+        for halves in (1, 2):
+            own = launch.blocks(taps, 2 * halves)
+            if g.kh * own * columns * tall <= MAX_PRODUCTS:
+                return Spread(folded, taps, own * halves, tall, halves)
+    return None
+
+
+def constants(mode: str, kernel: tuple[int, int], steps: tuple[int, int], width: int, stages: int,
+              of: Spread) -> tuple[launch.Constant, ...]:
+    return (("IMAGE", "float" if mode == "TF32" else "unsigned short"), ("PRECISION", mode), ("KH", kernel[0]),
+            ("KW", kernel[1]), ("SH", steps[0]), ("SW", steps[1]), ("FOLD", of.folded), ("HEIGHT", PIXELS // width),
+            ("WIDTH", width), ("STAGES", stages), ("TALL", of.tall), ("HALVES", of.halves))
 
 
 def can(g: ConvGeometry, dy: cupy.ndarray, x: cupy.ndarray, mode: str) -> bool:
-    return (mode == "TF32" and dy.dtype == np.float32 and g.c <= CHANNELS and g.m % 4 == 0 and (g.sh, g.sw) == (1, 1)
-            and g.kh * launch.blocks(g.kw, 2) <= MAX_PRODUCTS and dy.data.ptr % 16 == 0 and dy.size > 0)
+    """Of bf16 at steps alone: elsewhere the hardware copies, or whole lines are copied."""
+    each = PIXEL // dy.dtype.itemsize
+    return (IMAGES.get(mode) == dy.dtype and g.c <= each and g.m % each == 0
+            and (mode == "TF32" or (g.sh, g.sw) != (1, 1)) and spread(g, mode) is not None
+            and dy.data.ptr % 16 == 0 and dy.size > 0)
 
 
 @functools.lru_cache(maxsize=1024)
 def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
     """None where no tile fits shared memory."""
+    of, size = spread(g, mode), IMAGES[mode].itemsize
+    assert of
+    step = g.sw // of.folded
+
     def tiles(width: int) -> tuple[int, int]:
         return launch.blocks(g.oh, PIXELS // width), launch.blocks(g.ow, width)
 
-    pairs = launch.blocks(g.kw, 2)
-    width = min(WIDTHS, key=lambda width: tiles(width)[0] * tiles(width)[1])
-    stage = 4 * (PIXELS * FILTERS + (PIXELS // width + g.kh - 1) * (width + 2 * pairs) * 4)
-    stages = min(MAX_STAGES, launch.most_shared() // stage)
-    sums = g.kh * pairs * 8 * FILTERS * 4
+    def stage(width: int) -> int:
+        """Bytes."""
+        line = (width + launch.blocks(2 * of.pairs, step)) * step
+        return PIXELS * FILTERS * size + ((PIXELS // width - 1) * g.sh + g.kh) * line * PIXEL
+
+    width = min(WIDTHS, key=lambda width: (tiles(width)[0] * tiles(width)[1], stage(width) if step * g.sh > 1 else 0))
+    stages = min(MAX_STAGES, launch.most_shared() // stage(width))
+    sums = g.kh * of.pairs * (8 if mode == "TF32" else 16) * FILTERS * 4
     if stages < 2 or sums > launch.most_shared():
         return None
     down, across = tiles(width)
     blocks = launch.blocks(g.m, FILTERS)
     splits = splits or max(1, min(launch.multiprocessors() // blocks, g.n * down * across))
-    tall = next(tall for tall in (4, 2, 1) if g.kh * pairs * tall <= MAX_PRODUCTS)
-    return Plan(constants(g.kh, g.kw, width, stages, tall), blocks, splits, max(stages * stage, sums),
+    return Plan(constants(mode, (g.kh, g.kw), (g.sh, g.sw), width, stages, of), blocks, splits,
+                max(stages * stage(width), sums),
                 launch.by_value("FewGradW", g, down=down, across=across, splits=splits))
 
 
@@ -64,5 +101,8 @@ def parts(dy: cupy.ndarray, x: cupy.ndarray, found: Plan, out: cupy.ndarray) -> 
         (found.blocks, found.splits), (THREADS_PER_BLOCK,), dy, x, out, found.struct, shared=found.shared)
 
 
-CONFIGURATIONS = [(FILE, constants(*of))
-                  for of in ((3, 3, 32, 4, 4), (5, 5, 16, 3, 2), (8, 8, 8, 2, 1), (1, 1, 64, 4, 4))]
+CONFIGURATIONS = [(FILE, constants(mode, *of)) for mode, *of in (
+    ("TF32", (3, 3), (1, 1), 32, 4, Spread(1, 3, 2, 4, 1)), ("TF32", (5, 5), (1, 1), 16, 3, Spread(1, 5, 3, 2, 1)),
+    ("TF32", (8, 8), (1, 1), 8, 2, Spread(1, 8, 4, 2, 2)), ("TF32", (1, 1), (1, 1), 64, 4, Spread(1, 1, 1, 4, 1)),
+    ("TF32", (7, 7), (2, 2), 16, 4, Spread(1, 7, 4, 2, 2)), ("BF16", (7, 7), (2, 2), 16, 4, Spread(2, 4, 2, 2, 2)),
+    ("BF16", (3, 3), (2, 2), 8, 4, Spread(2, 2, 1, 4, 1)), ("BF16", (8, 8), (4, 4), 8, 3, Spread(2, 4, 2, 1, 1)))]
