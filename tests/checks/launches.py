@@ -454,6 +454,9 @@ LAUNCHES: dict[str, list[Launch]] = {
     "steps": [
         *on_device("", step, *[(name, dtype) for name in STEPS for dtype in (FLOAT, DOUBLE)])],
     "activations": [
+        *each("layers/activation/formulas.cu", primitives.formulas, ((5, 7), FLOAT), ((9, 4, 6), DOUBLE)),
+        *on_device("layers/activation/formulas.cu", primitives.formulas, ((1000, 1001), FLOAT),
+                   ((130, 30, 20), DOUBLE)),
         *each("layers/activation/formulas.cu", primitives.written_in_place, (FLOAT,), (DOUBLE,)),
         *each("layers/activation/activation.cu", primitives.activations_of_special_values,
               *[(act, FLOAT) for act in ALL]),
@@ -769,9 +772,11 @@ LAUNCHES: dict[str, list[Launch]] = {
               ("y", "tf32", (2, 1, 15, 12), (8, 1, 10, 9), 1, 4),
               # Steps: neighbours that are one pixel of a patch, all or some of a step's, and none
               ("y", "bf16", (2, 3, 35, 38), (16, 3, 7, 7), 2, 3, None, "relu"),
-              ("y", "tf32", (2, 3, 35, 38), (16, 3, 7, 7), 2, 3), ("y", "tf32", (9, 2, 9, 11), (12, 2, 3, 3), (2, 3), 1),
+              ("y", "tf32", (2, 3, 35, 38), (16, 3, 7, 7), 2, 3),
+              ("y", "tf32", (9, 2, 9, 11), (12, 2, 3, 3), (2, 3), 1),
               ("y", "bf16", (3, 1, 11, 23), (9, 1, 3, 5), (1, 4), 2),
-              ("y", "bf16", (9, 8, 9, 7), (8, 8, 3, 4), 2, 1), ("y", "bf16", (3, 3, 12, 23), (8, 3, 4, 5), (3, 4), (0, 1))),
+              ("y", "bf16", (9, 8, 9, 7), (8, 8, 3, 4), 2, 1),
+              ("y", "bf16", (3, 3, 12, 23), (8, 3, 4, 5), (3, 4), (0, 1))),
         *on_device("nhwc/conv/conv_few.cu", nhwc_conv.is_right, *[
             ("y", kind, (5, c, 63, 70), (64, c, *taps), step, 3) for kind in ("tf32", "bf16") for c, taps, step in (
                 (3, (7, 7), 2), (1, (5, 6), (2, 4)), (4, (3, 4), (1, 3)), (2, (11, 11), 4))]),

@@ -635,6 +635,42 @@ def of_a_mask(shape: tuple[int, ...], axes: int, dtype: type) -> None:
             np.testing.assert_array_equal(got, want)
 
 
+ONE, TWO = ("exp", "log", "sqrt", "neg", "abs", "sign", "rsqrt"), (
+    "add", "sub", "mul", "div", "maximum", "minimum", "gt", "ge", "lt", "le", "eq", "ne")
+
+
+def formulas(shape: tuple[int, ...], dtype: type) -> None:
+    """Arithmetic, comparisons and functions as NumPy has them: of arrays in C order, in another, with gaps, and that
+    begin between 16 bytes; beside numbers; of values that are not finite; gradients of powers."""
+    special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -2.0, 3.0], dtype)
+    whole, other = (np.resize(np.concatenate([special[::step], normal(131, dtype=dtype, seed=1 + (step < 0))]),
+                              (shape[0] + 1, *shape[1:])) for step in (1, -1))
+    lying: tuple[Callable[[Any], Any], ...] = (
+        lambda a: a[:-1], lambda a: a[1:], lambda a: a[:-1].T, lambda a: a[:-1, ..., ::2])
+    rounding = 4 * np.finfo(dtype).eps
+
+    def compare(name: str, *given: Any) -> None:
+        with np.errstate(all="ignore"):
+            found, want = getattr(cuda, name)(*given), getattr(cpu, name)(
+                *(a.get() if isinstance(a, cupy.ndarray) else a for a in given))
+        assert (found.shape, found.dtype) == (want.shape, want.dtype), name
+        np.testing.assert_allclose(found.get(), want, rtol=rounding, atol=0, err_msg=f"{name} {given[1:]}")
+
+    for at in lying:
+        x, z = at(cupy.asarray(whole)), at(cupy.asarray(other))
+        for name in ONE:
+            compare(name, x)
+        for name in TWO:
+            for pair in ((x, z), (x, 2), (0.5, x), (x, z[:1])):
+                compare(name, *pair)
+        positive = cupy.asarray(np.abs(normal(*x.shape, dtype=dtype)) + dtype(0.25))
+        for p in (2, 3, 0, -1.5, cupy.asarray(normal(*x.shape, dtype=dtype, seed=3))):
+            compare("pow_grad_x", z, positive, p)
+            compare("pow_grad_p", z, positive, cupy.asarray(normal(*x.shape, dtype=dtype, seed=4)))
+        y = cuda.exp(x)
+        assert y.strides == (x.strides if x.flags.f_contiguous else cupy.empty(x.shape, dtype).strides)
+
+
 def written_in_place(dtype: type) -> None:
     """Changes in place are the ops' results, in the Tensor's memory: beside numbers, and beside what lies there too."""
     values = np.random.default_rng(5).uniform(0.5, 1.5, (70, 70)).astype(dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from sys import getrefcount
 from types import SimpleNamespace
 from typing import Any
@@ -136,3 +137,13 @@ def flat(x: cupy.ndarray) -> tuple[cupy.ndarray, tuple[int, ...]]:
     if x.size and (min(steps, default=0) < 0 or extent > MAX_ELEMENTS):
         return flat(dense(x))
     return cupy.lib.stride_tricks.as_strided(x, (extent if x.size else 0,), (x.itemsize,)), steps
+
+
+def one_order(arrays: Sequence[cupy.ndarray]) -> tuple[int, ...] | None:
+    """The order of axes, other than theirs, in which arrays of one shape all lie in memory without gaps: a kernel that
+    goes by elements reads them as they are. None where they lie in C order, or have none."""
+    first = arrays[0]
+    if first._c_contiguous or any(a.strides != first.strides for a in arrays):
+        return None
+    order = tuple(sorted(range(first.ndim), key=lambda a: -first.strides[a]))
+    return order if first.transpose(order)._c_contiguous else None

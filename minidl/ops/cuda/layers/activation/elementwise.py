@@ -34,11 +34,14 @@ def _spread(file: str, name: str, act: str, size: int, dtype: np.dtype) -> Calla
 
 def _elementwise(name: str, act: str, *arrays: Array, file: str = FILE) -> Array:
     """A new array from arrays of one shape, by a kernel that takes them, the result and its size."""
+    order = launch.one_order(arrays)
+    if order:
+        arrays = tuple(a.transpose(order) for a in arrays)
     first = arrays[0]
     size, dtype = first.size, first.dtype
     y = launch.empty(first.shape, dtype)
     _spread(file, name, act, size, dtype)(*arrays, y, size)
-    return y
+    return y.transpose(np.argsort(order).tolist()) if order else y
 
 
 VALUES, GRADIENTS = of_activations(functools.partial(_elementwise, "activation"),

@@ -1,16 +1,58 @@
-// Elementwise functions for which CuPy would take several launches: y = FORMULA(x, z, p, q), where z, a second array, may
-// be a null pointer, and p and q are numbers. FORMULA, a constant of the compilation, names a function below.
+// Elementwise functions and arithmetic: y = FORMULA(a, b, p, q) of two arrays x and z of one shape, either of which may be a
+// null pointer: then the number p, or q, takes its place. FORMULA, a constant of the compilation, names a function below.
 //
-// A thread owns the elements THREAD, THREAD + THREADS, ... of `size`; a block owns nothing. Any grid and block will do,
-// and y may be x, since a thread reads an element before it writes it.
+// -DRESULT: the type of y, REAL or unsigned char. -DWIDE: all arrays begin on multiples of 16 bytes, and elements are
+// read and written as many at a time as 16 bytes of REAL hold.
+//
+// A thread owns the runs THREAD, THREAD + THREADS, ... of `size` elements, and so one each of those behind the last whole
+// run; a block owns nothing. Any grid and block will do, and y may be x or z, since a thread reads a run before it writes
+// it.
 #include "include/common.cuh"
 
 #ifndef FORMULA
 #define FORMULA squared
+#define RESULT REAL
+#define WIDE 1
 #endif
 
-__device__ __forceinline__ REAL squared(REAL x, REAL, REAL, REAL) { return x * x; }
-__device__ __forceinline__ REAL cubed(REAL x, REAL, REAL, REAL) { return x * x * x; }
+constexpr unsigned RUN = WIDE ? 16 / sizeof(REAL) : 1;
+
+struct alignas(WIDE ? 16 : sizeof(REAL)) Run {
+    REAL v[RUN];
+};
+
+struct alignas(RUN * sizeof(RESULT)) Results {
+    RESULT v[RUN];
+};
+
+#define OF_ONE(name, expression) __device__ __forceinline__ REAL name(REAL x, REAL, REAL, REAL) { return expression; }
+#define OF_TWO(name, expression) __device__ __forceinline__ REAL name(REAL x, REAL z, REAL, REAL) { return expression; }
+#define QUESTION(name, expression) __device__ __forceinline__ bool name(REAL x, REAL z, REAL, REAL) { return expression; }
+
+OF_ONE(squared, x * x)
+OF_ONE(cubed, x * x * x)
+OF_ONE(exponential, exp(x))
+OF_ONE(logarithm, log(x))
+OF_ONE(root, sqrt(x))
+OF_ONE(negative, -x)
+OF_ONE(absolute, fabs(x))
+OF_ONE(sign, x > (REAL)0 ? (REAL)1 : x < (REAL)0 ? (REAL)-1 : x == (REAL)0 ? (REAL)0 : x)
+OF_ONE(over_root, (REAL)1 / sqrt(x))
+OF_TWO(over_root_grad, (REAL)-0.5 * x * (z * z * z))
+
+OF_TWO(sum, x + z)
+OF_TWO(difference, x - z)
+OF_TWO(product, x * z)
+OF_TWO(quotient, x / z)
+OF_TWO(larger, x >= z || x != x ? x : z)                                 // NaN is passed on
+OF_TWO(smaller, x <= z || x != x ? x : z)
+
+QUESTION(greater, x > z)
+QUESTION(greater_equal, x >= z)
+QUESTION(less, x < z)
+QUESTION(less_equal, x <= z)
+QUESTION(equal, x == z)
+QUESTION(unequal, x != z)
 
 // Between low and high, where high counts last; NaN is passed on, of x and of a bound.
 __device__ __forceinline__ REAL bounded(REAL x, REAL, REAL low, REAL high) {
@@ -21,9 +63,33 @@ __device__ __forceinline__ REAL bounded_grad(REAL gy, REAL x, REAL low, REAL hig
     return x >= low && x <= high ? gy : (REAL)0;
 }
 
-__device__ __forceinline__ REAL over_root(REAL x, REAL, REAL, REAL) { return (REAL)1 / sqrt(x); }
-__device__ __forceinline__ REAL over_root_grad(REAL gy, REAL y, REAL, REAL) { return (REAL)-0.5 * gy * (y * y * y); }
+// Of x^p, gy aside: by x, and by p, which is 0 where x is 0 and p is not negative (so that y is 0 or 1).
+OF_TWO(power_slope, z == (REAL)0 ? z * x : z * pow(x, z - (REAL)1))
+__device__ __forceinline__ REAL power_slope_p(REAL x, REAL y, REAL, REAL) {
+    return x == (REAL)0 && y <= (REAL)1 ? (REAL)0 : y * log(x);
+}
+// gy p x^q, where q is p - 1
+__device__ __forceinline__ REAL power_grad(REAL gy, REAL x, REAL p, REAL q) {
+    return gy * (p * (q == (REAL)1 ? x : q == (REAL)2 ? x * x : pow(x, q)));
+}
 
-extern "C" __global__ void formula(const REAL* x, const REAL* z, double p, double q, REAL* y, unsigned size) {
-    for (unsigned i = THREAD; i < size; i += THREADS) y[i] = FORMULA(x[i], z ? z[i] : (REAL)0, (REAL)p, (REAL)q);
+extern "C" __global__ void formula(const REAL* x, const REAL* z, double p, double q, RESULT* y, unsigned size) {
+    const REAL low = (REAL)p, high = (REAL)q;
+    const unsigned runs = size / RUN;
+    Run of_x, of_z;
+#pragma unroll
+    for (unsigned e = 0; e < RUN; ++e) {
+        of_x.v[e] = low;
+        of_z.v[e] = high;
+    }
+    for (unsigned i = THREAD; i < runs; i += THREADS) {
+        if (x) of_x = ((const Run*)x)[i];
+        if (z) of_z = ((const Run*)z)[i];
+        Results found;
+#pragma unroll
+        for (unsigned e = 0; e < RUN; ++e) found.v[e] = FORMULA(of_x.v[e], of_z.v[e], low, high);
+        ((Results*)y)[i] = found;
+    }
+    for (unsigned i = runs * RUN + THREAD; i < size; i += THREADS)
+        y[i] = FORMULA(x ? x[i] : low, z ? z[i] : high, low, high);
 }

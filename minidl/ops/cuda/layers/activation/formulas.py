@@ -1,4 +1,4 @@
-"""Elementwise functions in one launch, for which CuPy would take several; formulas.cu has them."""
+"""Elementwise functions and arithmetic of floating numbers in one launch; formulas.cu has them."""
 
 from __future__ import annotations
 
@@ -9,46 +9,131 @@ from collections.abc import Callable
 import cupy
 import numpy as np
 
-from ....common import choice
+from ....common import choice, shared
 from ....common.primitives import Array
 from ... import launch
 
-__all__ = ["clip", "clip_grad_x", "pow", "rsqrt", "rsqrt_grad_x"]
+__all__ = [
+    "abs", "add", "clip", "clip_grad_x", "div", "eq", "exp", "ge", "gt", "le", "log", "lt", "maximum", "minimum", "mul",
+    "ne", "neg", "pow", "pow_grad_p", "pow_grad_x", "rsqrt", "rsqrt_grad_x", "sign", "sqrt", "sub",
+]
 
 FILE = "layers/activation/formulas.cu"
 POWERS: dict[float, str] = {2: "squared", 3: "cubed"}      # exponents whose powers are products, as PyTorch has them
+QUESTIONS = "greater", "greater_equal", "less", "less_equal", "equal", "unequal"
+FORMULAS = (*POWERS.values(), *QUESTIONS, "absolute", "bounded", "bounded_grad", "difference", "exponential", "larger",
+            "logarithm", "negative", "over_root", "over_root_grad", "power_grad", "power_slope", "power_slope_p",
+            "product", "quotient", "root", "sign", "smaller", "sum")
+MAX_INT = 1 << 53                          # of a plain number: all to there are doubles
+
+
+def _constants(name: str, dtype: np.dtype, wide: bool) -> tuple[launch.Constant, ...]:
+    result = "unsigned char" if name in QUESTIONS else launch.C_NAME[dtype]
+    return launch.real(dtype), ("FORMULA", name), ("RESULT", result), ("WIDE", int(wide))
+
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
-    (FILE, (launch.real(dtype), ("FORMULA", name))) for dtype in launch.C_NAME
-    for name in (*POWERS.values(), "bounded", "bounded_grad", "over_root", "over_root_grad")]
+    (FILE, _constants(name, dtype, wide)) for dtype in launch.C_NAME
+    for wide, names in ((True, FORMULAS), (False, ("quotient", "unequal"))) for name in names]
 
 
 @functools.lru_cache(maxsize=4096)
-def _start(name: str, size: int, dtype: np.dtype) -> Callable[..., None]:
-    kernel = launch.kernel(FILE, "formula", launch.real(dtype), ("FORMULA", name))
-    return kernel.sized((launch.spread(size),), (launch.THREADS,))
+def _start(name: str, size: int, dtype: np.dtype, wide: bool) -> Callable[..., None]:
+    runs = size * dtype.itemsize // 16 if wide else size
+    return launch.kernel(FILE, "formula", *_constants(name, dtype, wide)).sized(
+        (launch.spread(runs),), (launch.THREADS,))
 
 
-def _formula(name: str, x: Array, z: Array | None = None, p: float = 0.0, q: float = 0.0,
+def _formula(name: str, x: Array | None, z: Array | None = None, p: float = 0.0, q: float = 0.0,
              out: cupy.ndarray | None = None) -> Array:
-    """A new array from one or two of one shape and two numbers, or `out`, which may be x."""
-    y = launch.empty(x.shape, x.dtype) if out is None or not out._c_contiguous else out
-    _start(name, x.size, x.dtype)(x, z, p, q, y, x.size)
-    if out is None or out is y:
-        return y
+    """A new array from one or two of one shape and two numbers, or `out`, which may be one of them. In the order in
+    memory that all arrays have, where they have one."""
+    given = [a for a in (x, z, out) if a is not None]
+    first = given[0]
+    order = launch.one_order(given)
+    if order:
+        x, z = (None if a is None else a.transpose(order) for a in (x, z))
+    dtype = np.dtype(np.bool_) if name in QUESTIONS else first.dtype
+    if out is not None and any(a is not None and a.data.ptr != out.data.ptr and np.may_share_memory(a, out)
+                               for a in (x, z)):
+        return _into(out, _formula(name, x, z, p, q))
+    written = out is not None and (order is not None or (out._c_contiguous and all(a._c_contiguous for a in given)))
+    memory = (out.transpose(order) if order else out) if written and out is not None else launch.empty(
+        tuple(first.shape[a] for a in order) if order else first.shape, dtype)
+    wide = all(a is None or a.data.ptr % 16 == 0 for a in (x, z, memory))
+    _start(name, first.size, first.dtype, wide)(
+        x, z, p, q, memory.view(np.uint8) if dtype == np.bool_ else memory, first.size)
+    y = memory.transpose(np.argsort(order).tolist()) if order else memory
+    return y if out is None else out if written else _into(out, y)
+
+
+def _into(out: cupy.ndarray, y: cupy.ndarray) -> Array:
     out[...] = y
     return out
 
 
+def _goes(*values: Array | float) -> bool:
+    """Whether the kernels do this: of arrays of one shape and floating dtype, and plain numbers."""
+    arrays = [value for value in values if isinstance(value, cupy.ndarray)]
+    first = arrays[0]
+    return first.dtype in launch.C_NAME and first.size <= launch.MAX_ELEMENTS and all(
+        (value.shape == first.shape and value.dtype == first.dtype) if isinstance(value, cupy.ndarray) else
+        type(value) in (float, bool) or (type(value) is int and -MAX_INT <= value <= MAX_INT) for value in values)
+
+
+def _two(name: str, x: Array, y: Array, out: Array | None = None) -> Array:
+    """Numbers take an array's place: the first p, the second q."""
+    one, two = isinstance(x, cupy.ndarray), isinstance(y, cupy.ndarray)
+    return _formula(name, x if one else None, y if two else None, 0.0 if one else float(x),
+                    0.0 if two else float(y), out)
+
+
+def _of_one(name: str, other: Callable[..., Array]) -> Callable[..., Array]:
+    def primitive(x: Array, out: Array | None = None) -> Array:
+        return _formula(name, x, out=out) if _goes(x) else other(x, out=out)
+    return primitive
+
+
+def _of_two(name: str, other: Callable[..., Array]) -> Callable[..., Array]:
+    def primitive(x: Array, y: Array, out: Array | None = None) -> Array:
+        return _two(name, x, y, out) if _goes(x, y) else other(x, y, out=out)
+    return primitive
+
+
+exp, log, sqrt = _of_one("exponential", shared.exp), _of_one("logarithm", shared.log), _of_one("root", shared.sqrt)
+neg, abs = _of_one("negative", shared.neg), _of_one("absolute", choice.abs)
+sign = _of_one("sign", choice.sign)
+add, sub = _of_two("sum", shared.add), _of_two("difference", shared.sub)
+mul, div = _of_two("product", shared.mul), _of_two("quotient", shared.div)
+maximum, minimum = _of_two("larger", choice.maximum), _of_two("smaller", choice.minimum)
+gt, ge = _of_two("greater", shared.gt), _of_two("greater_equal", shared.ge)
+lt, le = _of_two("less", shared.lt), _of_two("less_equal", shared.le)
+eq, ne = _of_two("equal", shared.eq), _of_two("unequal", shared.ne)
+
+
 def pow(x: Array, p: Array | float, out: Array | None = None) -> Array:
     """x ** p, of which CuPy computes even a square by logarithms."""
-    if isinstance(p, (int, float)) and p in POWERS and x.dtype in launch.C_NAME:
+    if isinstance(p, (int, float)) and p in POWERS and _goes(x):
         return _formula(POWERS[p], x, out=out)
     return np.power(x, p, out=out)
 
 
+def pow_grad_x(gy: Array, x: Array, p: Array) -> Array:
+    """As ops.common.shared.pow_grad_x."""
+    if not _goes(x, p):
+        return shared.pow_grad_x(gy, x, p)
+    if not isinstance(p, cupy.ndarray) and p != 0 and _goes(gy, x):
+        return _formula("power_grad", gy, x, float(p), float(p) - 1)
+    return mul(gy, _two("power_slope", x, p))
+
+
+def pow_grad_p(gy: Array, x: Array, y: Array) -> Array:
+    """As ops.common.shared.pow_grad_p."""
+    return mul(gy, _two("power_slope_p", x, y)) if _goes(x, y) else shared.pow_grad_p(gy, x, y)
+
+
 def clip(x: Array, low: float | None, high: float | None, out: Array | None = None) -> Array:
-    if x.dtype not in launch.C_NAME:
+    if not _goes(x):
         return choice.clip(x, low, high, out)
     return _formula("bounded", x, None, -math.inf if low is None else low, math.inf if high is None else high, out)
 
