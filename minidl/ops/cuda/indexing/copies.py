@@ -75,14 +75,14 @@ def view_of(x: cupy.ndarray, index: Index) -> cupy.ndarray:
     return x[parts if Ellipsis in parts else (*parts, Ellipsis)]
 
 
-def _copied(x: cupy.ndarray) -> cupy.ndarray:
+def dense_copy(x: cupy.ndarray) -> cupy.ndarray:
     """In C order."""
     y = launch.empty(x.shape, x.dtype)
     copy_into([(y, x)])
     return y
 
 
-launch.misfits.copied = _copied
+launch.misfits.copied = dense_copy
 
 
 def _launches(boxes: Sequence[tuple[_Box, int, int]]) -> Iterator[list[tuple[_Box, int, int]]]:

@@ -10,7 +10,7 @@ import numpy as np
 from ...common import shared
 from ...common.primitives import Array, Index
 from .. import launch
-from .copies import copy_into, view_of
+from .copies import copy_into, dense_copy, view_of
 
 __all__ = ["add_parts", "concatenate", "copy", "pad", "reshape"]
 
@@ -33,7 +33,7 @@ def reshape(x: cupy.ndarray, shape: tuple[int, ...]) -> Array:
         try:
             return x.reshape(shape, copy=False)
         except ValueError:
-            x = launch.dense(x)
+            x = dense_copy(x)
     return shared.reshape(x, shape)
 
 
