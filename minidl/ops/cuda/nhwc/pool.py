@@ -57,8 +57,8 @@ def side_by_side(g: PoolGeometry) -> bool:
 
 
 def _own(g: PoolGeometry) -> tuple[str, tuple[int, int]]:
-    """The end of the kernel's name; and what a thread of it owns, how many of an image down and across: windows that lie
-    side by side, with those that edges cut off, or squares of 2x2 pixels."""
+    """The end of the kernel's name; and what a thread of it owns, how many of an image down and across: windows that
+    lie side by side, with those that edges cut off, or squares of 2x2 pixels."""
     if side_by_side(g):
         return "_apart_nhwc", (launch.blocks(g.h, g.kh), launch.blocks(g.w, g.kw))
     return "_nhwc", (launch.blocks(g.h, 2), launch.blocks(g.w, 2))
