@@ -35,12 +35,12 @@ constexpr int ORDER = COPIED ? 2 * NEIGHBOURS : NEIGHBOURS;              // a la
 __device__ __forceinline__ int row_taps(const ConvNhwc& g) { return ceil_div(g.kw, FOLD); }
 __device__ __forceinline__ int row_step(const ConvNhwc& g) { return g.sw / FOLD; }
 
-// Which tap of its row is the i-th in a product's order.
+// Which tap of its row is the i-th in a product's order: the first places in a step may have one tap more.
 __device__ __forceinline__ int tap_of(const ConvNhwc& g, int i) {
-    const int count = row_taps(g), step = row_step(g);
-    int first = 0;
-    for (int same; i >= (same = ceil_div(count - first, step)); ++first) i -= same;
-    return first + i * step;
+    const int step = row_step(g), few = row_taps(g) / step, more = row_taps(g) % step, of_more = more * (few + 1);
+    const bool behind = i >= of_more;
+    const int same = few + !behind, at = i - behind * of_more, first = at / same;
+    return behind * more + first + (at - first * same) * step;
 }
 
 struct alignas(16) Pixel {
@@ -58,19 +58,21 @@ __device__ __forceinline__ void round_filter(float& to, float v) { to = rounded(
 __device__ __forceinline__ void round_filter(unsigned short& to, float v) { to = bf16_pair(v, 0.0f) & 0xffff; }
 
 // From filter `first` on, a row of a slab each, eight taps in a row.
-__device__ __forceinline__ void pack_filters(unsigned char* slabs, const float* w, const ConvNhwc& g, int first, int back) {
-    const int across = row_taps(g), taps = g.kh * across;
+// taps_of_w: of each tap, the first of w's, and how many of its row follow.
+__device__ __forceinline__ void pack_filters(unsigned char* slabs, const float* w, const ConvNhwc& g, const int2* taps_of_w,
+                                             int first, int back) {
+    const int taps = g.kh * row_taps(g), whole = g.kh * g.kw;
 #pragma unroll 4
     for (int i = threadIdx.x; i < ceil_div(taps, 8) * 8 * FILTERS; i += THREADS_PER_BLOCK) {
         const int tap = i / FILTERS, row = i % FILTERS, filter = first + filter_of_row<ORDER>(row);
-        const int r = tap / across, s = tap_of(g, tap - r * across) * FOLD, whole = g.kh * g.kw;
+        const int2 of_w = taps_of_w[imin(tap, taps - 1)];
         Pixel piece;
 #pragma unroll
         for (int e = 0; e < EACH; ++e) {
-            const int beside = FOLD == 1 ? 0 : e / g.c, c = e - beside * g.c, of_w = r * g.kw + s + beside;
-            const bool there = tap < taps && c < g.c && filter < g.m && beside < FOLD && s + beside < g.kw;
-            round_filter(piece.v[e], there ? w[back ? (c * g.m + filter) * whole + whole - 1 - of_w
-                                                    : (filter * g.c + c) * whole + of_w] : 0.0f);
+            const int beside = FOLD == 1 ? 0 : e / g.c, c = e - beside * g.c, at = of_w.x + beside;
+            const bool there = tap < taps && c < g.c && filter < g.m && beside < imin(FOLD, of_w.y);
+            round_filter(piece.v[e], there ? w[back ? (c * g.m + filter) * whole + whole - 1 - at
+                                                    : (filter * g.c + c) * whole + at] : 0.0f);
         }
         *(Pixel*)(slabs + tap / 8 * SLAB + swizzled(row * 128 + tap % 8 * 16)) = piece;
     }
@@ -154,6 +156,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     unsigned char* own_square = slabs + ceil_div(taps, 8) * SLAB + group * SQUARE;
     Two* biases = (Two*)(own_square + (2 - group) * SQUARE);             // in the order of the rows of filters
     unsigned* meets = (unsigned*)(biases + FILTERS / 2);                 // as taps_at says
+    // A table, since ptxas lets products wait for each other (C7519) where pack_filters divides
+    int2* taps_of_w = (int2*)(meets + pairs + pairs % 2);
     Place pixel[PIXELS];                                                 // of a patch
     Pixel coming[PIXELS];
     Tile tile(patch, g, blockIdx.x);
@@ -165,7 +169,12 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
         pixel[i] = {at < size ? image : g.n, line - image * patch.lines, place % same * row_step(g) + place / same};
         coming[i] = load(x, g, tile, pixel[i]);
     }
-    pack_filters(slabs, w, g, filter, back);
+    for (int tap = threadIdx.x; tap < taps; tap += THREADS_PER_BLOCK) {
+        const int r = tap / row_taps(g), s = tap_of(g, tap - r * row_taps(g)) * FOLD;
+        taps_of_w[tap] = make_int2(r * g.kw + s, g.kw - s);
+    }
+    __syncthreads();
+    pack_filters(slabs, w, g, taps_of_w, filter, back);
     if (threadIdx.x < FILTERS) {
         const int f = filter + filter_of_row<ORDER>(threadIdx.x);
         ((float*)biases)[threadIdx.x] = b && f < g.m ? b[f] : 0.0f;

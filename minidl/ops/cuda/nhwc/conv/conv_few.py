@@ -23,7 +23,7 @@ MIN_BLOCKS = 2                             # one multiplies while another stores
 def _shared(patch: Patch, taps: int, copied: int) -> int:
     """copied: bytes of a number of y that the hardware copies, or 0."""
     return (launch.blocks(taps, TAPS) * FILTERS * ROW + SQUARES * 64 * FILTERS * copied + patch.shared(PIXEL) +
-            FILTERS * 4 + launch.blocks(taps, 2) * 4)
+            FILTERS * 4 + launch.blocks(taps, 4) * 8 + taps * 8)
 
 
 def _pixels(patch: Patch) -> int:

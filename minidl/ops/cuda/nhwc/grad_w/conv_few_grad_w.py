@@ -16,7 +16,7 @@ FILE = "nhwc/grad_w/conv_few_grad_w.cu"
 FILTERS, PIXELS, THREADS_PER_BLOCK = 64, 128, 256
 MAX_STAGES, MAX_PRODUCTS = 4, 32           # products whose sums a warp keeps, each of 16 filters by 8 numbers
 WIDTHS = (8, 16, 32, 64)                   # of a tile
-IMAGES = {"TF32": np.dtype(np.float32), "BF16": np.dtype(np.uint16)}       # by PRECISION
+IMAGES: dict[str, np.dtype] = {"TF32": np.dtype(np.float32), "BF16": np.dtype(np.uint16)}       # by PRECISION
 
 
 class Plan(NamedTuple):
@@ -101,7 +101,7 @@ def parts(dy: cupy.ndarray, x: cupy.ndarray, found: Plan, out: cupy.ndarray) -> 
         (found.blocks, found.splits), (THREADS_PER_BLOCK,), dy, x, out, found.struct, shared=found.shared)
 
 
-CONFIGURATIONS = [(FILE, constants(mode, *of)) for mode, *of in (
+CONFIGURATIONS = [(FILE, constants(*of)) for of in (
     ("TF32", (3, 3), (1, 1), 32, 4, Spread(1, 3, 2, 4, 1)), ("TF32", (5, 5), (1, 1), 16, 3, Spread(1, 5, 3, 2, 1)),
     ("TF32", (8, 8), (1, 1), 8, 2, Spread(1, 8, 4, 2, 2)), ("TF32", (1, 1), (1, 1), 64, 4, Spread(1, 1, 1, 4, 1)),
     ("TF32", (7, 7), (2, 2), 16, 4, Spread(1, 7, 4, 2, 2)), ("BF16", (7, 7), (2, 2), 16, 4, Spread(2, 4, 2, 2, 2)),
