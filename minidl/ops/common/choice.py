@@ -17,8 +17,8 @@ __all__ = [
     "prod_grad_x", "sign", "where",
 ]
 
-abs = np.abs
-sign = np.sign
+abs: Callable[..., Array] = np.abs
+sign: Callable[..., Array] = np.sign
 maximum: Callable[..., Array] = np.maximum              # NaN where either is NaN
 minimum: Callable[..., Array] = np.minimum
 

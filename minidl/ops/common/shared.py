@@ -20,16 +20,22 @@ __all__ = [
 ]
 
 # ---------------------------------------------------------------- elementwise, as NumPy names them
-add = np.add
-sub = np.subtract
-mul = np.multiply
-div = np.true_divide
-neg = np.negative
-pow: Callable[..., Array] = np.power
-exp = np.exp
-log = np.log
-sqrt = np.sqrt
-gt, ge, lt, le, eq, ne = np.greater, np.greater_equal, np.less, np.less_equal, np.equal, np.not_equal
+Function = Callable[..., Array]
+add: Function = np.add
+sub: Function = np.subtract
+mul: Function = np.multiply
+div: Function = np.true_divide
+neg: Function = np.negative
+pow: Function = np.power
+exp: Function = np.exp
+log: Function = np.log
+sqrt: Function = np.sqrt
+gt: Function = np.greater
+ge: Function = np.greater_equal
+lt: Function = np.less
+le: Function = np.less_equal
+eq: Function = np.equal
+ne: Function = np.not_equal
 
 
 def copy(x: Array) -> Array:

@@ -16,7 +16,7 @@
 #define UNIT unsigned
 #endif
 
-struct Copies {
+struct Boxes {
     unsigned long long from[PARTS], to[PARTS], value;
     long long from_stride[ALL_AXES], to_stride[ALL_AXES];
     int size[ALL_AXES], axes[KINDS], count[KINDS], low[KINDS], high[KINDS], kind[PARTS];
@@ -30,7 +30,7 @@ __device__ __forceinline__ void set(int4& unit, unsigned long long value) {
 }
 
 // A thread copies the UNITs THREAD, THREAD + THREADS, ..., counted along the target.
-extern "C" __global__ void copy_boxes(const Copies table) {
+extern "C" __global__ void copy_boxes(const Boxes table) {
     const int part = blockIdx.y, kind = table.kind[part], first = kind * AXES, last = first + table.axes[kind] - 1;
     const unsigned count = table.count[kind];
     const UNIT* from = (const UNIT*)table.from[part];
@@ -66,7 +66,7 @@ extern "C" __global__ void copy_boxes(const Copies table) {
 // Transpositions: axis 0 is the one along which the target lies, axis 1 the one along which the source does. A block
 // reads tiles of 2^high by 2^low values along the source into shared memory, and writes them along the target. `count`
 // is the number of tiles. low + high is at most 10. Requires: AHEAD * blockDim.x = 1024.
-extern "C" __global__ void __launch_bounds__(256, 5) copy_tiles(const Copies table) {
+extern "C" __global__ void __launch_bounds__(256, 5) copy_tiles(const Boxes table) {
     __shared__ UNIT tile[TILE];
     const int part = blockIdx.y, kind = table.kind[part], first = kind * AXES, last = first + table.axes[kind] - 1;
     const int low = table.low[kind], high = table.high[kind], rows = table.size[first], columns = table.size[first + 1];

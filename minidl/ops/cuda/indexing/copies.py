@@ -132,7 +132,7 @@ def _box(shape: tuple[int, ...], from_strides: tuple[int, ...] | None, to_stride
 @functools.lru_cache(maxsize=4096)
 def _table(boxes: tuple[_Box, ...], unit: int, item: int) -> tuple[Callable[..., None], bytes]:
     """The launch of some copies, and the end of its table: all but addresses and the value."""
-    table = np.zeros((), launch.struct("Copies"))
+    table = np.zeros((), launch.struct("Boxes"))
     kinds = list(dict.fromkeys(boxes))
     most = 1
     for kind, box in enumerate(kinds):

@@ -44,11 +44,11 @@ def _start(name: str, size: int, dtype: np.dtype, wide: bool) -> Callable[..., N
         (launch.spread(runs),), (launch.THREADS,))
 
 
-def _formula(name: str, x: Array | None, z: Array | None = None, p: float = 0.0, q: float = 0.0,
+def _formula(name: str, x: cupy.ndarray | None, z: cupy.ndarray | None = None, p: float = 0.0, q: float = 0.0,
              out: cupy.ndarray | None = None) -> Array:
     """A new array from one or two of one shape and two numbers, or `out`, which may be one of them. In the order in
     memory that all arrays have, where they have one."""
-    given = [a for a in (x, z, out) if a is not None]
+    given: list[cupy.ndarray] = [a for a in (x, z, out) if a is not None]
     first = given[0]
     order = launch.one_order(given)
     if order:

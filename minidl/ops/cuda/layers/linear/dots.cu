@@ -12,6 +12,8 @@
 #define ROWS 1
 #endif
 
+constexpr int AT_ONCE = 4 / ROWS;         // steps whose reads of x are under way, of one line or of several
+
 struct Dots {
     int batches, near, rows, cols, depth;  // of all batches so many are of the near axis
     int x_far, x_near, x_row, x_depth, y_far, y_near, y_col, y_depth;  // elements from one to the next
@@ -31,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(256)
     const int begin = split * p.chunk, end = there ? imin(p.depth, begin + p.chunk) : 0;
     const int apart = each * p.x_row;
     REAL sum[ROWS] = {};
-#pragma unroll(4 / ROWS)  // reads of x are under way, of one line or of several
+#pragma unroll (AT_ONCE)
     for (int j = begin + lane; j < end; j += p.lanes) {
         const REAL value = ys[j * p.y_depth];
 #pragma unroll
