@@ -354,6 +354,8 @@ MORE_PRODUCTS = [(r, c, k, t, dtype, tiled, 2, summed) for r, c, k in ((5, 3, 7)
                  for t in ((False, True), (False, False), (True, False)) for dtype in (FLOAT, DOUBLE)
                  for tiled in (False, True) for summed in (False, True)]
 TABLES: list[tuple[Any, ...]] = [(11, 5, (4, 9)), (3, 300, (70,)), (9, 129, ()), (20, 1, (33,)), (4, 3, (0,))]
+MORE_TABLES: list[tuple[Any, ...]] = [      # of which rows are named once, often, and all the time; few of many
+    (100_000, 1, (100_000,)), (50_000, 8, (3, 999)), (2, 1, (9_000_001,)), (70_000, 6, (5000,)), (500_000, 64, (64,))]
 BATCHED: list[tuple[Any, ...]] = [         # each of its own, one of a side for all, some of both
     ((3, 17, 40), (3, 40, 9)), ((2, 3, 5, 47), (47, 6)), ((5, 60), (4, 60, 6)), ((2, 1, 17, 18), (3, 18, 19)),
     ((17, 99), (99, 16)), ((1, 13, 24), (5, 24, 12))]
@@ -442,6 +444,10 @@ ALONG: list[tuple[Any, ...]] = [
     ((5, 7), 3, 1, False), ((6, 4, 3), 9, 0, False), ((5, 4), 4, 1, True), ((9, 40), 40, 1, True),
     ((4, 50, 3), 20, 1, True), ((3, 20, 5), 70, 1, False), ((2, 1030), 600, 1, False)]
 LINES: list[tuple[Any, ...]] = [((5, 16), 1), ((3, 70, 4), 1), ((2, 1030), 1), ((7, 1), 1), ((33, 3), 0)]
+# Of lines that are sorted by digits, in several tiles, and whose first few are selected in several rounds
+FEW = {"MAX_SORTED": 16, "MAX_FIRSTS": 5, "SHARE": 20}
+LONG_LINES: list[tuple[Any, ...]] = [((2, 60), 1, FLOAT, FEW), ((1, 45, 2), 1, DOUBLE, FEW), ((1, 7000), 1, FLOAT),
+                                     ((5000, 1), 0, DOUBLE)]
 MASKED: list[tuple[Any, ...]] = [((5, 7), 2), ((300, 3), 1), ((70, 9, 2), 2), ((700, 1000), 1), ((3,), 0)]
 PAIRS: list[tuple[Any, ...]] = [((5, 7), (9,), FLOAT), ((5, 7, 3), (2, 4), np.bool_), ((4, 3), (300,), np.int64),
                                 ((4, 3, 2), (5,), np.int16)]
@@ -491,14 +497,18 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("indexing/take.cu", primitives.along_an_axis, *with_dtype(ALONG, DOUBLE),
                    ((3, 5000), 5000, 1, False, FLOAT), ((3, 5000), 4500, 1, True, FLOAT),
                    ((3, 4, 2), 0, 2, False, FLOAT), ((0, 30), 20, 1, False, FLOAT)),
-        *each("indexing/sort.cu", primitives.in_order, *with_dtype(LINES, FLOAT), *with_dtype(LINES, DOUBLE), slow=4),
-        *on_device("indexing/sort.cu", primitives.in_order, *[
+        *each("indexing/order/sort.cu", primitives.in_order, *with_dtype(LINES, FLOAT), *with_dtype(LINES, DOUBLE), slow=4),
+        *each("indexing/order/radix.cu", primitives.in_order, *LONG_LINES, slow=2),
+        *on_device("indexing/order/radix.cu", primitives.in_order, ((3, 100_003), 1, FLOAT), ((70_000, 5), 0, DOUBLE)),
+        *on_device("indexing/order/sort.cu", primitives.in_order, *[
             (*row, dtype) for row in (((3, 4096), 1), ((2, 4097), 1), ((1000, 1000), 0), ((70_000, 4), 1))
             for dtype in (FLOAT, DOUBLE)]),
         *each("indexing/mask.cu", primitives.of_a_mask, *with_dtype(MASKED, FLOAT), slow=2),
         *on_device("indexing/mask.cu", primitives.of_a_mask, *with_dtype(MASKED, DOUBLE), ((3000, 1001), 2, FLOAT)),
         *each("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, FLOAT)),
-        *on_device("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, DOUBLE))],
+        *on_device("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, DOUBLE)),
+        *on_device("indexing/scatter.cu", primitives.gradient_of_embedding, *[
+            (*row, dtype) for row in MORE_TABLES for dtype in (FLOAT, DOUBLE)])],
     "reductions": [
         *each("reduce/folds.cu", primitives.reductions, *with_dtype(FOLDED, FLOAT), slow=3),
         *each("reduce/folds.cu", primitives.reductions, *with_dtype(FOLDED, DOUBLE), slow=1),

@@ -32,7 +32,7 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers 
 
 from minidl.ops import cpu, cuda  # noqa: E402
 from minidl.ops.cuda import conv  # noqa: E402
-from minidl.ops.cuda.indexing import take  # noqa: E402
+from minidl.ops.cuda.indexing import order, take  # noqa: E402
 from minidl.ops.cuda.layers.linear import gemm  # noqa: E402
 
 
@@ -518,6 +518,10 @@ def linear_with_an_activation(act: str, sizes: tuple[int, int, int], dtype: type
     close(cuda.linear_grad_act(gy, w, y, act), getattr(cuda, f"{act}_grad_x")(cuda.linear_grad_x(gy, w), y), dtype)
 
 
+# Every gradient of what was taken several times by sorted numbers, whose sums have several shares of several runs
+SORTED = {"MAX_COMPARED": 0, "MAX_FIRSTS": 0, "MAX_IN_TURN": 0, "SHARE": 4, "MAX_ALONE": 4}
+
+
 def gradient_of_indexing(index: Any, shape: tuple[int, ...], dtype: type) -> None:
     """Elements that are taken twice get both gradients, in either of the ways that add them up."""
     def gradient(k: Any, gy: Any) -> Any:
@@ -526,8 +530,8 @@ def gradient_of_indexing(index: Any, shape: tuple[int, ...], dtype: type) -> Non
         on = tuple(map(there, index)) if isinstance(index, tuple) else there(index)
         return k.getitem_grad_x(gy, on, shape, False)
     gy = normal(*np.empty(shape)[index].shape, dtype=dtype)
-    for most in (0, take.MAX_COMPARED):
-        with mock.patch.object(take, "MAX_COMPARED", most):
+    for limits in ({"MAX_COMPARED": take.MAX_COMPARED}, {"MAX_COMPARED": 0}, SORTED):
+        with mock.patch.multiple(take, **limits):
             for got, want in both(gradient, gy):
                 np.testing.assert_allclose(got, want, rtol=0, atol=4 * np.finfo(dtype).eps * max(1, gy.size) ** 0.5)
 
@@ -608,19 +612,23 @@ def along_an_axis(shape: tuple[int, ...], taken: int, axis: int, once: bool, dty
     for got, want in both(lambda k, x, index: k.take_along(x, index, axis), normal(*shape, dtype=dtype), index):
         np.testing.assert_array_equal(got, want)
     gy = normal(*index.shape, dtype=dtype)
-    for most in (0, take.MAX_COMPARED):
-        with mock.patch.object(take, "MAX_COMPARED", most):
+    for limits in ({"MAX_READ": take.MAX_READ}, {"MAX_READ": 0}, {"MAX_READ": 0, **SORTED}):
+        with mock.patch.multiple(take, **limits):
             for got, want in both(lambda k, gy, index: k.take_along_grad_x(gy, index, shape, axis, once), gy, index):
                 np.testing.assert_allclose(got, want, rtol=0, atol=4 * np.finfo(dtype).eps * max(1, taken) ** 0.5)
 
 
-def in_order(shape: tuple[int, ...], axis: int, dtype: type) -> None:
-    """Equal values stay in their order, NaN counts as largest, and -0 is 0."""
+def in_order(shape: tuple[int, ...], axis: int, dtype: type, limits: dict[str, int] | None = None) -> None:
+    """All of a line, and its first few: equal values stay in their order, NaN counts as largest, and -0 is 0."""
     rng = np.random.default_rng(3)
     x = rng.choice(np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-30, *range(-9, 9)], dtype), shape)
-    for descending in (False, True):
-        for got, want in both(lambda k, x, falling=descending: k.argsort(x, axis, falling), x):
-            np.testing.assert_array_equal(got, want)
+    with mock.patch.multiple(order, **limits or {"MAX_SORTED": order.MAX_SORTED}):
+        for descending in (False, True):
+            for first in (None, 1, min(5, shape[axis]), shape[axis] // 2):
+                def argsort(k: Any, x: Any, falling: bool = descending, first: int | None = first) -> Any:
+                    return k.argsort(x, axis, falling, first)
+                for got, want in both(argsort, x):
+                    np.testing.assert_array_equal(got, want)
 
 
 def of_a_mask(shape: tuple[int, ...], axes: int, dtype: type) -> None:

@@ -82,6 +82,14 @@ UNWATCHED static unsigned __ballot_sync(unsigned, int vote) {
     }
     return votes;
 }
+template <class T> UNWATCHED static unsigned __match_any_sync(unsigned mask, T value) {
+    const unsigned live = __ballot_sync(mask, 1);
+    const unsigned char* lanes = exchange(&value, sizeof value);
+    unsigned same = 0;
+    for (int i = 0; i < 32; ++i)
+        same |= (unsigned)(live >> i & 1 && memcmp(lanes + i * EXCHANGED, &value, sizeof value) == 0) << i;
+    return same;
+}
 static inline int __any_sync(unsigned mask, int vote) { return __ballot_sync(mask, vote) != 0; }
 static inline int __all_sync(unsigned mask, int vote) { return __ballot_sync(mask, !vote) == 0; }
 UNWATCHED static int __syncthreads_count(int vote) {

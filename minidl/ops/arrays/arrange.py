@@ -96,7 +96,12 @@ def pad(k, x: Tensor, *, widths: tuple[int, ...], value: float = 0.0):
 
 
 @op
-def argsort(k, x: Tensor, *, axis: int = -1, descending: bool = False):
+def _argsort(k, x: Tensor, *, axis: int, descending: bool, first: int | None):
+    return k.argsort(x, one_axis("argsort", x.shape, axis), bool(descending), first), None
+
+
+@also
+def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
     """The indices (int64) that put the values along an axis in rising order; equal ones stay in theirs, NaN is last.
 
     descending: in falling order; equal ones stay in theirs, NaN is first.
@@ -104,7 +109,12 @@ def argsort(k, x: Tensor, *, axis: int = -1, descending: bool = False):
     >>> argsort(Tensor([3.0, 1.0, 2.0])).tolist(), argsort(Tensor([3.0, 1.0, 3.0]), descending=True).tolist()
     ([1, 2, 0], [0, 2, 1])
     """
-    return k.argsort(x, one_axis("argsort", x.shape, axis), bool(descending)), None
+    return first_of(x, None, axis, descending)
+
+
+def first_of(x: Tensor, first: int | None, axis: int, descending: bool) -> Tensor:
+    """What argsort has first: so many indices along an axis, or all."""
+    return _argsort(x, axis=axis, descending=descending, first=first)
 
 
 @op

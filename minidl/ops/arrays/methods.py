@@ -502,7 +502,7 @@ class Methods(Conversions):
         if not is_int(k, 0) or k > self.shape[axis]:
             raise ValueError(f"topk: k is {k!r} but axis {axis} of shape {self.shape} has {self.shape[axis]} values; "
                              "use an int from 0 to that")
-        order = self.argsort(axis, largest).narrow(axis, 0, k)
+        order = arrange.first_of(self, int(k), axis, largest)
         return arrange.pick(self, axis, order, once=True), order
 
     def eq(self: Tensor, other: Number) -> Tensor:

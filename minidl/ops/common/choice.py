@@ -45,13 +45,15 @@ def argmin(x: Array, axis: int | None) -> Array | np.integer:
     return np.argmin(x, axis=axis)
 
 
-def argsort(x: Array, axis: int, descending: Flag = False) -> Array:
+def argsort(x: Array, axis: int, descending: Flag = False, first: int | None = None) -> Array:
     """The order of rising values along an axis; equal ones stay in theirs, NaN comes last. Descending: of falling ones,
-    NaN first."""
-    if not descending:
-        return np.argsort(x, axis=axis, kind="stable")
-    order = np.argsort(np.flip(x, axis), axis=axis, kind="stable")       # rising, and equal ones last to first
-    return x.shape[axis] - 1 - np.flip(order, axis)
+    NaN first. first: only of so many, from the first on."""
+    if descending:
+        order = np.argsort(np.flip(x, axis), axis=axis, kind="stable")   # rising, and equal ones last to first
+        order = x.shape[axis] - 1 - np.flip(order, axis)
+    else:
+        order = np.argsort(x, axis=axis, kind="stable")
+    return order if first is None else order[(*(slice(None),) * axis, slice(first))].copy()
 
 
 def prod(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:

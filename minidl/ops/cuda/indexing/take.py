@@ -16,20 +16,25 @@ from .. import launch
 from ..reduce import sum_first
 from .copies import copy_into, view_of
 from .join import copy
-from .order import MAX_SORTED, sum_along
+from .order import PLACES, by_digits
 
 __all__ = ["embedding_grad_w", "getitem", "getitem_grad_x", "setitem", "take_along", "take_along_grad_x"]
 
 SCATTER, TAKE, ALONG, MASK = (f"indexing/{name}.cu" for name in ("scatter", "take", "along", "mask"))
 EMBEDDING, COLUMNS_PER_BLOCK = "indexing/embedding.cu", 128
 MIN_SHARE, BLOCKS = 512, 1024              # of ids; blocks up to which they are shared out
-MAX_COMPARED = 1 << 26                     # ids times rows, up to which each row looks for its ids: about 20 us
-MAX_READ = 16                              # of a line, up to which each result reads all of it
+MAX_COMPARED = 1 << 24                     # ids times rows, up to which each row looks for its ids: about 10 us
+MAX_FIRSTS = 512                           # ids, up to which each looks for its like
+MAX_READ, MAX_READ_BY_ALL = 16, 1 << 20    # of a line, up to which each result reads all of it; and of all lines
+MAX_IN_TURN = 4096                         # of a line, up to which a warp adds it up
+SHARE, MAX_ALONE = 32, 128                 # of a sorted line, which a thread adds up; and with nothing left over
+WIDTH = 4                                  # columns of a thread, where rows are so aligned
 ITEMS: dict[int, tuple[launch.Constant, type]] = {         # by bytes
     1: (("ITEM", "unsigned char"), np.uint8), 2: (("ITEM", "unsigned short"), np.uint16),
     4: (("ITEM", "unsigned"), np.uint32), 8: (("ITEM", "unsigned long long"), np.uint64)}
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
-    *((file, (launch.real(dtype),)) for file in (SCATTER, EMBEDDING, ALONG, MASK) for dtype in launch.C_NAME),
+    *((file, (launch.real(dtype),)) for file in (EMBEDDING, ALONG, MASK) for dtype in launch.C_NAME),
+    *((SCATTER, (launch.real(dtype), ("WIDTH", width))) for dtype in launch.C_NAME for width in (1, WIDTH)),
     *((TAKE, (constant,)) for constant, _ in ITEMS.values())]
 
 
@@ -169,52 +174,83 @@ def take_along_grad_x(gy: Array, index: Array, shape: tuple[int, ...], axis: int
         gx[_cut(cut, axis)] = take_along_grad_x(gy, index, cut, axis, once)
         return gx
     (before, n, inner), m = _around(shape, axis), index.shape[axis]
-    sizes = n, inner, m
     if not gy.size:
         return cupy.zeros(shape, gy.dtype)
-    if m <= MAX_READ:
+    sizes, size = (n, inner, m), math.prod(shape)
+    if m <= MAX_READ and m * size <= MAX_READ_BY_ALL:
         gx = launch.empty(shape, gy.dtype)
-        _along("add_along", gy, index, gx, gx.size, *sizes)
+        _along("add_along", launch.spread(size), gy, index, gx, size, *sizes)
         return gx
     gx = launch.empty(shape, gy.dtype) if once and m == n else cupy.zeros(shape, gy.dtype)
-    if once:
-        _along("put_along", gy, index, gx, gy.size, *sizes)
-    elif m <= MAX_SORTED:
-        sum_along(gy, _ids(index), gx, before * inner, m, n, inner)
+    if once or m == 1:
+        _along("put_along", launch.spread(gy.size), gy, index, gx, gy.size, *sizes)
+    elif m <= MAX_IN_TURN:
+        lines = before * inner
+        _along("add_in_turn", launch.blocks(32 * lines, launch.THREADS), gy, index, gx, lines, *sizes)
     else:
-        taken = take_along(cupy.arange(math.prod(shape), dtype=np.int64).reshape(shape), index, axis)
-        return _add_rows(gy, taken, math.prod(shape), shape)
+        _add_sorted(gy, index, gx, before * inner, m, n, inner)
     return gx
 
 
-def _along(name: str, gy: Array, index: Array, gx: Array, size: int, *sizes: int) -> None:
+def _along(name: str, blocks: int, gy: Array, index: Array, gx: Array, *sizes: int) -> None:
     launch.kernel(ALONG, name, launch.real(gy.dtype))(
-        (launch.spread(size),), (launch.THREADS,), gy, _ids(index), gx, size, *sizes)
+        (blocks,), (launch.THREADS,), gy, _ids(index), gx, *sizes)
 
 
 def _add_rows(gy: Array, ids: Array, rows: int, shape: tuple[int, ...]) -> Array:
-    """gx[r] = the sum of gy[i] over all i with ids[i] = r: gy (*shape of ids, ...), gx of a shape of so many rows."""
-    d = math.prod(shape) // rows
+    """gx[r] = the sum of gy[i] over all i with ids[i] = r, below 0 counted from the end: gy (*shape of ids, ...), gx of a
+    shape of so many rows."""
+    d = math.prod(shape) // max(1, rows)
     if rows * ids.size * launch.blocks(d, COLUMNS_PER_BLOCK) <= MAX_COMPARED:
-        return _compared(gy, ids, rows, shape)
+        return _compared(gy, ids, rows, shape, d)
     gx = cupy.zeros(shape, gy.dtype)
-    if gy.size:
-        taken = (ids % rows).astype(np.int32, copy=False).ravel()
-        order = cupy.argsort(taken)        # stable: equal numbers stay in the order in which they were taken
-        launch.kernel(SCATTER, "scatter", launch.real(gy.dtype))(
-            (launch.blocks(gy.size, launch.THREADS),), (launch.THREADS,), gy, taken[order], order, gx, taken.size, d)
+    if not gy.size:
+        return gx
+    if ids.size <= MAX_FIRSTS:
+        gy = launch.dense(gy)
+        launch.kernel(SCATTER, "add_firsts", launch.real(gy.dtype), _width(d, gy, gx))(
+            (launch.spread(gy.size),), (launch.THREADS,), gy, _ids(ids), gx, ids.size, d, rows)
+    else:
+        _add_sorted(gy, ids, gx, 1, ids.size, rows, 1, d)
     return gx
+
+
+def _width(d: int, *arrays: Array) -> launch.Constant:
+    """How many columns of rows of d a thread has."""
+    return "WIDTH", WIDTH if d % WIDTH == 0 and all(a.data.ptr % (WIDTH * a.itemsize) == 0 for a in arrays) else 1
+
+
+def _add_sorted(gy: Array, ids: Array, gx: Array, lines: int, m: int, n: int, inner: int, d: int = 1) -> None:
+    """gx[b,i,c,:] = the sum of gy[b,j,c,:] over all j with ids[b,j,c] = i, in their order: gx (before,n,inner,d), which is
+    zeros; gy (before,m,inner,d), ids (before,m,inner) of so many lines. Numbers are sorted along with single gradients,
+    or with the places of rows of them; sums of shares of them are added up again."""
+    gy = launch.dense(gy)
+    keys, found = by_digits(_ids(ids), PLACES, lines, m, inner, n, gy if d == 1 else None)
+    places, rows, parts = (None, found.view(gy.dtype), 1) if d == 1 else (found, gy, 1)
+    while True:
+        each = SHARE if m > MAX_ALONE else m
+        shares = launch.blocks(m, each)
+        split = shares > 1
+        next_keys = launch.empty((lines, shares), np.dtype(np.uint32)) if split else None
+        left = launch.empty((lines, shares, 2, d), gy.dtype) if split else None
+        width = _width(d, rows, gx)
+        launch.kernel(SCATTER, "add_runs", launch.real(gy.dtype), width)(
+            (launch.blocks(lines * m * d // width[1], launch.THREADS),), (launch.THREADS,), keys, places, rows, gx,
+            next_keys, left, launch.by_value("SortedRuns", lines=lines, m=m, n=n, inner=inner, d=d, each=each, shares=shares,
+                                             parts=parts))
+        if not split:
+            return
+        keys, places, rows, m, parts = next_keys, None, left, shares, 2
 
 
 def embedding_grad_w(gy: Array, ids: Array, rows: int) -> Array:
     """gw[r] = the sum of gy[i] over all i with ids[i] = r, below 0 counted from the end: gy (...,d), ids (...),
     gw (rows,d)."""
-    return _compared(gy, ids, rows, (rows, gy.shape[-1]))
+    return _add_rows(gy, ids, rows, (rows, gy.shape[-1]))
 
 
-def _compared(gy: Array, ids: Array, rows: int, shape: tuple[int, ...]) -> Array:
-    """As embedding_grad_w, in a shape of so many rows, each of which looks for its ids."""
-    d = math.prod(shape) // max(1, rows)
+def _compared(gy: Array, ids: Array, rows: int, shape: tuple[int, ...], d: int) -> Array:
+    """As _add_rows, where each row looks for its ids."""
     blocks = launch.blocks(rows, launch.THREADS // 32), launch.blocks(d, COLUMNS_PER_BLOCK)
     shares = min(launch.blocks(ids.size, MIN_SHARE), launch.blocks(BLOCKS, math.prod(blocks)))
     each = launch.blocks(ids.size, shares)

@@ -1,0 +1,72 @@
+// The places of a line's first k values, in their order: x (before, n, inner), of which a line is x[b,:,c].
+//
+// first_of: places (lines, shares, k) has the places of the k smallest values, or if `falling` of the k largest, of each
+// share of a line; NaN counts as the largest, -0 is 0, and of equal values the first are taken. With `chosen` (lines, m),
+// places in their order, those are all that is looked at; else m is n.
+//
+// A block owns a share, whose keys are in registers, and finds the k-th smallest of them bit by bit: each step counts
+// those below a bound. That takes the same time whatever the values are, and no atomics. Neighbouring blocks own the
+// same share of neighbouring lines. Requires: lines times shares blocks of 256 threads; shares of k to 8192 elements.
+#include "include/common.cuh"
+#include "indexing/order/keys.cuh"
+
+constexpr int ROWS = 256, WARPS = ROWS / 32, PER_THREAD = 32;
+
+extern "C" __global__ void __launch_bounds__(256) first_of(const REAL* x, const int* chosen, int* places, int lines, int m,
+                                                           int n, int inner, int k, int shares, int falling) {
+    typedef decltype(key_of((REAL)0)) Key;
+    __shared__ int sums[2][WARPS], counts[PER_THREAD * WARPS];
+    const int line = blockIdx.x % lines, share = blockIdx.x / lines, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int begin = (long long)m * share / shares, held = (long long)m * (share + 1) / shares - begin;
+    const unsigned before = line / inner, c = line % inner;
+    if (chosen) chosen += line * m + begin;
+    Key keys[PER_THREAD];
+#pragma unroll
+    for (int j = 0; j < PER_THREAD; j++) {
+        const int i = j * ROWS + threadIdx.x;
+        keys[j] = ~(Key)0;
+        if (i < held) {
+            const Key key = key_of(x[(before * n + (chosen ? chosen[i] : begin + i)) * inner + c]);
+            keys[j] = falling ? ~key : key;
+        }
+    }
+    Key bound = 0;                         // the largest key below which fewer than k, or just k, lie
+    int below = 0;
+    for (int bit = 8 * sizeof(Key) - 1; bit >= 0 && below < k; bit--) {
+        const Key next = bound | (Key)1 << bit;
+        int count = 0;
+#pragma unroll
+        for (int j = 0; j < PER_THREAD; j++) count += keys[j] < next;
+        for (int step = 16; step > 0; step /= 2) count += __shfl_xor_sync(~0u, count, step);
+        if (lane == 0) sums[bit & 1][warp] = count;
+        __syncthreads();                   // in turns, so that nobody waits for the readers of the last step
+        count = 0;
+        for (int i = 0; i < WARPS; i++) count += sums[bit & 1][i];
+        if (count > k) continue;
+        bound = next;
+        below = count;
+    }
+#pragma unroll
+    for (int j = 0; j < PER_THREAD; j++) { // how many are below in the lower half, how many are equal in the upper
+        const int i = j * ROWS + threadIdx.x;
+        const unsigned less = __ballot_sync(~0u, i < held && keys[j] < bound);
+        const unsigned equal = __ballot_sync(~0u, i < held && keys[j] == bound);
+        if (lane == 0) counts[j * WARPS + warp] = __popc(less) | __popc(equal) << 16;
+    }
+    __syncthreads();
+    const int preceding = sum_before<WARPS>(counts[threadIdx.x]), wanted = k - below;
+    counts[threadIdx.x] = preceding;
+    __syncthreads();
+    places += (line * shares + share) * k;
+#pragma unroll
+    for (int j = 0; j < PER_THREAD; j++) {
+        const int i = j * ROWS + threadIdx.x;
+        const bool is_less = i < held && keys[j] < bound, is_equal = i < held && keys[j] == bound;
+        const unsigned less = __ballot_sync(~0u, is_less), equal = __ballot_sync(~0u, is_equal);
+        const unsigned lower = (1u << lane) - 1;
+        const int packed = counts[j * WARPS + warp];
+        const int equals = (packed >> 16) + __popc(equal & lower);
+        if (is_less || (is_equal && equals < wanted))
+            places[(packed & 0xffff) + __popc(less & lower) + imin(equals, wanted)] = chosen ? chosen[i] : begin + i;
+    }
+}
