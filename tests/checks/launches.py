@@ -450,7 +450,7 @@ LONG_LINES: list[tuple[Any, ...]] = [((2, 60), 1, FLOAT, FEW), ((1, 45, 2), 1, D
                                      ((5000, 1), 0, DOUBLE)]
 MASKED: list[tuple[Any, ...]] = [((5, 7), 2), ((300, 3), 1), ((70, 9, 2), 2), ((700, 1000), 1), ((3,), 0)]
 PAIRS: list[tuple[Any, ...]] = [((5, 7), (9,), FLOAT), ((5, 7, 3), (2, 4), np.bool_), ((4, 3), (300,), np.int64),
-                                ((4, 3, 2), (5,), np.int16)]
+                                ((4, 3, 2), (5,), np.int16), ((5, 3, 32), (7,), np.uint8), ((4, 2, 6), (3,), DOUBLE)]
 INDICES = [(np.array([3, 0, 3, 3]), slice(None, None, 2)), (slice(None), np.array([1, 1])), np.array([3, 0, -2, 3]),
            (np.array([3, 0, 3, -1]), np.array([1, 1, 1, -4])), (None, np.array([[1, 1], [4, -1]])),
            (slice(None), 2, None), (..., np.array([[0, 3], [-1, 0]])), (np.array([1]), ...)]
@@ -492,7 +492,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("indexing/copies.cu", primitives.put_back, *with_dtype(PUT_BACK, FLOAT), slow=len(PUT_BACK)),
         *on_device("indexing/copies.cu", primitives.put_back, *with_dtype(PUT_BACK, DOUBLE)),
         *each("indexing/take.cu", primitives.by_pairs, *PAIRS),
-        *on_device("indexing/take.cu", primitives.by_pairs, ((4, 3), (0,), FLOAT)),
+        *on_device("indexing/take.cu", primitives.by_pairs, ((4, 3), (0,), FLOAT),
+                   ((1000, 3, 100), (70_001,), FLOAT)),
         *each("indexing/take.cu", primitives.along_an_axis, *with_dtype(ALONG, FLOAT), slow=len(ALONG)),
         *on_device("indexing/take.cu", primitives.along_an_axis, *with_dtype(ALONG, DOUBLE),
                    ((3, 5000), 5000, 1, False, FLOAT), ((3, 5000), 4500, 1, True, FLOAT),

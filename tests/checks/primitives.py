@@ -593,11 +593,11 @@ def put_back(index: tuple[Any, ...], shape: tuple[int, ...], dtype: type) -> Non
 
 
 def by_pairs(shape: tuple[int, ...], count: tuple[int, ...], dtype: Any) -> None:
-    """x[i, j], from either end."""
+    """x[i], x[:, j] and x[i, j], from either end."""
     rng = np.random.default_rng(1)
     x = rng.integers(0, 2 if dtype == np.bool_ else 100, shape).astype(dtype)
     i, j = (rng.integers(-n, n, count) for n in shape[:2])
-    for got, want in both(lambda k, x, i, j: k.getitem(x, (i, j)), x, i, j):
+    for got, want in both(lambda k, x, i, j: [k.getitem(x, of) for of in (i, (slice(None), j), (i, j))], x, i, j):
         np.testing.assert_array_equal(got, want)
 
 

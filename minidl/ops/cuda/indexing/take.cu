@@ -1,21 +1,47 @@
-// Values by their numbers along an axis: x (before, n, inner), index and y (before, m, inner).
+// Values by their numbers along an axis: x (before, n, inner) -> y (before, m, inner).
 //
-// take: y[b,j,c] = x[b, index[b,j,c], c]. With `first`, which may be a null pointer, both are (m,) and y is (m, inner):
-// y[j,c] = x[first[j], index[j], c]. ITEM is what has the size of an element of x.
+// take: y[b,j,c] = x[b, index[b,j,c], c]; `by_row`: index is (m,), and y[b,j,c] = x[b, index[j], c]. With `first`, which
+// may be a null pointer, both are (m,) and y is (m, inner): y[j,c] = x[first[j], index[j], c]. ITEM is what has the size
+// of an element of x; WIDTH of them, 16 bytes which lie side by side and have one number, go together.
 //
-// A thread owns the elements THREAD, THREAD + THREADS, ... of `size`, those of y; any grid and block will do.
+// A thread owns the elements THREAD, THREAD + THREADS, ... of `size`, those of y by WIDTH; any grid and block will do.
+// Requires: inner in multiples of WIDTH, by which x and y are aligned; WIDTH 1 where each element has a number.
 #include "include/common.cuh"
 #include "include/wrapped.cuh"
 
 #ifndef ITEM
 #define ITEM unsigned
 #endif
+#ifndef WIDTH
+#define WIDTH 1
+#endif
+
+#if WIDTH > 1
+typedef int4 Items;
+#else
+typedef ITEM Items;
+#endif
+
+constexpr int AHEAD = 4;                   // reads of a thread that are under way at the same time
 
 extern "C" __global__ void take(const ITEM* x, const long long* first, const long long* index, ITEM* y, unsigned size,
-                                int before, int n, int inner, int m) {
-    for (unsigned e = THREAD; e < size; e += THREADS) {
-        const unsigned at = e / inner, c = e % inner;
-        const unsigned row = first ? wrapped(first[at], before) : at / m;
-        y[e] = x[(row * n + wrapped(index[first ? at : e], n)) * inner + c];
+                                int before, int n, int inner, int m, int by_row) {
+    const unsigned width = inner / WIDTH;
+    for (unsigned e = THREAD; e < size; e += AHEAD * THREADS) {
+        unsigned from[AHEAD];
+        Items found[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            const unsigned to = e + k * THREADS;
+            if (to >= size) continue;
+            const unsigned at = to / width, c = to - at * width, b = first ? wrapped(first[at], before) : at / m;
+            from[k] = (b * n + wrapped(index[first ? at : by_row ? at - b * m : to], n)) * width + c;
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (e + k * THREADS < size) found[k] = ((const Items*)x)[from[k]];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (e + k * THREADS < size) ((Items*)y)[e + k * THREADS] = found[k];
     }
 }

@@ -29,13 +29,14 @@ MAX_READ, MAX_READ_BY_ALL = 16, 1 << 20    # of a line, up to which each result 
 MAX_IN_TURN = 4096                         # of a line, up to which a warp adds it up
 SHARE, MAX_ALONE = 32, 128                 # of a sorted line, which a thread adds up; and with nothing left over
 WIDTH = 4                                  # columns of a thread, where rows are so aligned
+VECTOR = 16                                # bytes that a thread takes at once
 ITEMS: dict[int, tuple[launch.Constant, type]] = {         # by bytes
     1: (("ITEM", "unsigned char"), np.uint8), 2: (("ITEM", "unsigned short"), np.uint16),
     4: (("ITEM", "unsigned"), np.uint32), 8: (("ITEM", "unsigned long long"), np.uint64)}
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     *((file, (launch.real(dtype),)) for file in (EMBEDDING, ALONG, MASK) for dtype in launch.C_NAME),
     *((SCATTER, (launch.real(dtype), ("WIDTH", width))) for dtype in launch.C_NAME for width in (1, WIDTH)),
-    *((TAKE, (constant,)) for constant, _ in ITEMS.values())]
+    *((TAKE, (constant, ("WIDTH", width))) for size, (constant, _) in ITEMS.items() for width in (1, VECTOR // size))]
 
 
 # ---------------------------------------------------------------- what an index is
@@ -73,13 +74,24 @@ def _ids(index: Array) -> Array:
 
 # ---------------------------------------------------------------- values
 def getitem(x: Array, index: Index) -> Array:
-    """x[index]; of pairs of numbers, x[i, j], in one launch."""
-    if not (type(index) is tuple and len(index) == 2 <= x.ndim and x.size and x.itemsize in ITEMS and all(
-            _is_ints(part) and part.__class__ is x.__class__ and part.shape == index[0].shape for part in index)):
+    """x[index]; by an array of numbers, x[i] or x[:, i], by a pair of them, x[i, j], and by a mask in one launch."""
+    parts = index if type(index) is tuple else (index,)
+    ours = x.size and x.itemsize in ITEMS and x._c_contiguous and 0 < len(parts) <= x.ndim
+    if ours and parts[-1].__class__ is x.__class__ and _is_ints(parts[-1]) and all(map(_is_all, parts[:-1])):
+        return _rows(x, parts[-1], len(parts) - 1)
+    if not (ours and len(parts) == 2 and all(
+            _is_ints(part) and part.__class__ is x.__class__ and part.shape == parts[0].shape for part in parts)):
         return shared.getitem(x, index)
     (rows, columns), d = x.shape[:2], math.prod(x.shape[2:])
-    y = launch.empty((*index[0].shape, *x.shape[2:]), x.dtype)
-    _take(x, index[0], index[1], y, rows, columns, d, 1)
+    y = launch.empty((*parts[0].shape, *x.shape[2:]), x.dtype)
+    _take(x, parts[0], parts[1], y, rows, columns, d, 1)
+    return y
+
+
+def _rows(x: Array, index: Array, axis: int) -> Array:
+    """x's parts by their numbers along an axis."""
+    y = launch.empty((*x.shape[:axis], *index.shape, *x.shape[axis + 1:]), x.dtype)
+    _take(x, None, index, y, *_around(x.shape, axis), index.size, by_row=True)
     return y
 
 
@@ -92,13 +104,18 @@ def take_along(x: Array, index: Array, axis: int) -> Array:
     return y
 
 
-def _take(x: Array, first: Array | None, index: Array, y: Array, *sizes: int) -> None:
+def _take(x: Array, first: Array | None, index: Array, y: Array, before: int, n: int, inner: int, m: int,
+          by_row: bool = False) -> None:
     if not y.size:
         return
     constant, item = ITEMS[x.itemsize]
-    launch.kernel(TAKE, "take", constant)(
-        (launch.spread(y.size),), (launch.THREADS,), x.view(item), None if first is None else _ids(first), _ids(index),
-        y.view(item), y.size, *sizes)
+    width = VECTOR // x.itemsize
+    if not (by_row or first is not None) or inner % width or x.data.ptr % VECTOR or y.data.ptr % VECTOR:
+        width = 1
+    size = y.size // width
+    launch.kernel(TAKE, "take", constant, ("WIDTH", width))(
+        (launch.spread(size),), (launch.THREADS,), x.view(item), None if first is None else _ids(first), _ids(index),
+        y.view(item), size, before, n, inner, m, int(by_row))
 
 
 def _around(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
