@@ -497,8 +497,10 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("indexing/take.cu", primitives.along_an_axis, *with_dtype(ALONG, FLOAT), slow=len(ALONG)),
         *on_device("indexing/take.cu", primitives.along_an_axis, *with_dtype(ALONG, DOUBLE),
                    ((3, 5000), 5000, 1, False, FLOAT), ((3, 5000), 4500, 1, True, FLOAT),
-                   ((3, 4, 2), 0, 2, False, FLOAT), ((0, 30), 20, 1, False, FLOAT)),
-        *each("indexing/order/sort.cu", primitives.in_order, *with_dtype(LINES, FLOAT), *with_dtype(LINES, DOUBLE), slow=4),
+                   ((3, 4, 2), 0, 2, False, FLOAT), ((0, 30), 20, 1, False, FLOAT),
+                   ((2, 70_000), 50_000, 1, False, FLOAT), ((9000, 3), 9000, 0, False, DOUBLE)),
+        *each("indexing/order/sort.cu", primitives.in_order, *with_dtype(LINES, FLOAT), *with_dtype(LINES, DOUBLE),
+              slow=4),
         *each("indexing/order/radix.cu", primitives.in_order, *LONG_LINES, slow=2),
         *on_device("indexing/order/radix.cu", primitives.in_order, ((3, 100_003), 1, FLOAT), ((70_000, 5), 0, DOUBLE)),
         *on_device("indexing/order/sort.cu", primitives.in_order, *[

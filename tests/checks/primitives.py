@@ -632,13 +632,15 @@ def in_order(shape: tuple[int, ...], axis: int, dtype: type, limits: dict[str, i
 
 
 def of_a_mask(shape: tuple[int, ...], axes: int, dtype: type) -> None:
-    """The gradient of what a mask of the first axes takes, and a number that is set where it holds."""
+    """What a mask of the first axes takes, its gradient, and a number that is set where it holds."""
     mask = np.array(np.random.default_rng(4).random(shape[:axes]) < 0.4)
     x = normal(*shape, dtype=dtype)
     gy = normal(*x[mask].shape, dtype=dtype)
     for got, want in both(lambda k, gy, mask: k.getitem_grad_x(gy, mask, shape, True), gy, mask):
         np.testing.assert_array_equal(got, want)
-    for value in (0.5, 2):
+    for got, want in both(lambda k, x, mask: k.getitem(x, mask), x, mask):
+        np.testing.assert_array_equal(got, want)
+    for value in (0.5, 2, np.inf):
         for got, want in both(lambda k, x, mask, value=value: k.setitem(x, mask, value) or x, x, mask):
             np.testing.assert_array_equal(got, want)
 

@@ -1,10 +1,11 @@
-// The gradient of x[mask]: where the mask holds, gx has gy's rows in their order, elsewhere 0.
+// What a mask holds: y = x[mask], its gradient, and one number that is set there.
 //
-// mask (n,), gy (rows that it holds, inner), gx (n, inner). The place of row r in gy is the number of rows before it
-// that the mask holds. A block owns `each` rows, a multiple of its threads. count_set leaves how many of each block's
-// rows the mask holds; spread_set adds up those of the blocks before its own, and numbers its rows by votes, as many at
-// a time as it has threads. Nothing waits for the host. Requires: blocks of 256 threads that cover n; of one block no
-// counts.
+// mask (n,), y (rows that it holds, inner), x (n, inner). The place of row r in y is the number of rows before it that
+// the mask holds. A block owns `each` rows, a multiple of its threads. count_set leaves how many of each block's rows
+// the mask holds; take_set (y from x) and spread_set (x from y, elsewhere 0) add up those of the blocks before its own,
+// and number its rows by votes, as many at a time as it has threads. Nothing waits for the host. Requires: blocks of
+// 256 threads that cover n; of one block spread_set and take_set need no counts.
+// fill_set: x = value where the mask holds; a thread owns the elements THREAD, THREAD + THREADS, ... of x.
 #include "include/common.cuh"
 
 constexpr int ROWS = 256, WARPS = ROWS / 32;
@@ -29,8 +30,10 @@ extern "C" __global__ void count_set(const unsigned char* mask, int* counts, int
     if (threadIdx.x == 0) counts[blockIdx.x] = count;
 }
 
-extern "C" __global__ void spread_set(const REAL* gy, const unsigned char* mask, const int* counts, REAL* gx, int n,
-                                      int each, int inner) {
+// move(row, place, c): one element of a row, of which `place` is the number in y, or below 0.
+template <class Move>
+__device__ __forceinline__ void each_row(const unsigned char* mask, const int* counts, int n, int each, int inner,
+                                         Move move) {
     __shared__ int warps[WARPS], places[ROWS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int start = 0;
@@ -50,15 +53,41 @@ extern "C" __global__ void spread_set(const REAL* gy, const unsigned char* mask,
             start += warps[i];
         }
         if (inner == 1) {
-            if (row < end) gx[row] = set ? gy[place] : (REAL)0;
+            if (row < end) move(row, set ? place : -1, 0);
             continue;
         }
         places[threadIdx.x] = set ? place : -1;
         __syncthreads();
         const int size = imin(ROWS, end - first) * inner;
-        for (int i = threadIdx.x; i < size; i += ROWS) {
-            const int from = places[i / inner];
-            gx[first * inner + i] = from < 0 ? (REAL)0 : gy[from * inner + i % inner];
+        for (int i = threadIdx.x; i < size; i += ROWS) move(first + i / inner, places[i / inner], i % inner);
+    }
+}
+
+extern "C" __global__ void spread_set(const REAL* y, const unsigned char* mask, const int* counts, REAL* x, int n,
+                                      int each, int inner) {
+    each_row(mask, counts, n, each, inner, [=](int row, int place, int c) {
+        x[row * inner + c] = place < 0 ? (REAL)0 : y[place * inner + c];
+    });
+}
+
+extern "C" __global__ void take_set(const REAL* x, const unsigned char* mask, const int* counts, REAL* y, int n,
+                                    int each, int inner) {
+    each_row(mask, counts, n, each, inner, [=](int row, int place, int c) {
+        if (place >= 0) y[place * inner + c] = x[row * inner + c];
+    });
+}
+
+extern "C" __global__ void fill_set(REAL* x, const unsigned char* mask, unsigned size, int inner, REAL value) {
+    constexpr int AHEAD = 8;               // of the mask, read at the same time
+    for (unsigned e = THREAD; e < size; e += AHEAD * THREADS) {
+        bool set[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            const unsigned i = e + k * THREADS;
+            set[k] = i < size && mask[inner == 1 ? i : i / inner];
         }
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (set[k]) x[e + k * THREADS] = value;
     }
 }

@@ -1,8 +1,8 @@
 // Values by their numbers along an axis: x (before, n, inner) -> y (before, m, inner).
 //
-// take: y[b,j,c] = x[b, index[b,j,c], c]; `by_row`: index is (m,), and y[b,j,c] = x[b, index[j], c]. With `first`, which
-// may be a null pointer, both are (m,) and y is (m, inner): y[j,c] = x[first[j], index[j], c]. ITEM is what has the size
-// of an element of x; WIDTH of them, 16 bytes which lie side by side and have one number, go together.
+// take: y[b,j,c] = x[b, index[b,j,c], c]; `by_row`: index is (m,), and y[b,j,c] = x[b, index[j], c]. With `first`,
+// which may be a null pointer, both are (m,) and y is (m, inner): y[j,c] = x[first[j], index[j], c]. ITEM is what has
+// the size of an element of x; WIDTH of them, 16 bytes which lie side by side and have one number, go together.
 //
 // A thread owns the elements THREAD, THREAD + THREADS, ... of `size`, those of y by WIDTH; any grid and block will do.
 // Requires: inner in multiples of WIDTH, by which x and y are aligned; WIDTH 1 where each element has a number.

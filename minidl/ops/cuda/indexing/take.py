@@ -76,9 +76,12 @@ def _ids(index: Array) -> Array:
 def getitem(x: Array, index: Index) -> Array:
     """x[index]; by an array of numbers, x[i] or x[:, i], by a pair of them, x[i, j], and by a mask in one launch."""
     parts = index if type(index) is tuple else (index,)
-    ours = x.size and x.itemsize in ITEMS and x._c_contiguous and 0 < len(parts) <= x.ndim
+    ours = x.size and x.itemsize in ITEMS and x.flags.c_contiguous and 0 < len(parts) <= x.ndim
     if ours and parts[-1].__class__ is x.__class__ and _is_ints(parts[-1]) and all(map(_is_all, parts[:-1])):
         return _rows(x, parts[-1], len(parts) - 1)
+    if (ours and len(parts) == 1 and x.dtype in launch.C_NAME and _is_mask_of(parts[0], x, x.shape)
+            and not launch.is_dry()):      # where nothing would be counted
+        return _take_set(x, parts[0])
     if not (ours and len(parts) == 2 and all(
             _is_ints(part) and part.__class__ is x.__class__ and part.shape == parts[0].shape for part in parts)):
         return shared.getitem(x, index)
@@ -104,7 +107,7 @@ def take_along(x: Array, index: Array, axis: int) -> Array:
     return y
 
 
-def _take(x: Array, first: Array | None, index: Array, y: Array, before: int, n: int, inner: int, m: int,
+def _take(x: cupy.ndarray, first: Array | None, index: Array, y: cupy.ndarray, before: int, n: int, inner: int, m: int,
           by_row: bool = False) -> None:
     if not y.size:
         return
@@ -131,6 +134,13 @@ def _cut(shape: tuple[int, ...], axis: int) -> tuple[slice, ...]:
 def setitem(x: Array, index: Index, value: Array) -> None:
     """As ops.common.shared.setitem; one number by a mask in one launch, where CuPy would wait for their count."""
     if getattr(value, "shape", ()) == () and _is_mask_of(index, x, x.shape):
+        if x.dtype in launch.C_NAME and x.flags.c_contiguous and x.size and value.__class__ is not x.__class__:
+            with np.errstate(over="ignore"):           # what is too large is infinite, as in CuPy
+                number = float(x.dtype.type(value))
+            launch.kernel(MASK, "fill_set", launch.real(x.dtype))(
+                (launch.spread(x.size),), (launch.THREADS,), x, launch.dense(index).view(np.uint8), x.size,
+                x.size // index.size, number)
+            return
         where = index.reshape(*index.shape, *(1,) * (x.ndim - index.ndim))
         np.copyto(x, value, casting="unsafe", where=np.broadcast_to(where, x.shape))
     elif _is_basic(index) and x.size:
@@ -215,8 +225,8 @@ def _along(name: str, blocks: int, gy: Array, index: Array, gx: Array, *sizes: i
 
 
 def _add_rows(gy: Array, ids: Array, rows: int, shape: tuple[int, ...]) -> Array:
-    """gx[r] = the sum of gy[i] over all i with ids[i] = r, below 0 counted from the end: gy (*shape of ids, ...), gx of a
-    shape of so many rows."""
+    """gx[r] = the sum of gy[i] over all i with ids[i] = r, below 0 counted from the end: gy (*shape of ids, ...), gx of
+    a shape of so many rows."""
     d = math.prod(shape) // max(1, rows)
     if rows * ids.size * launch.blocks(d, COLUMNS_PER_BLOCK) <= MAX_COMPARED:
         return _compared(gy, ids, rows, shape, d)
@@ -232,15 +242,15 @@ def _add_rows(gy: Array, ids: Array, rows: int, shape: tuple[int, ...]) -> Array
     return gx
 
 
-def _width(d: int, *arrays: Array) -> launch.Constant:
+def _width(d: int, *arrays: cupy.ndarray) -> launch.Constant:
     """How many columns of rows of d a thread has."""
     return "WIDTH", WIDTH if d % WIDTH == 0 and all(a.data.ptr % (WIDTH * a.itemsize) == 0 for a in arrays) else 1
 
 
 def _add_sorted(gy: Array, ids: Array, gx: Array, lines: int, m: int, n: int, inner: int, d: int = 1) -> None:
-    """gx[b,i,c,:] = the sum of gy[b,j,c,:] over all j with ids[b,j,c] = i, in their order: gx (before,n,inner,d), which is
-    zeros; gy (before,m,inner,d), ids (before,m,inner) of so many lines. Numbers are sorted along with single gradients,
-    or with the places of rows of them; sums of shares of them are added up again."""
+    """gx[b,i,c,:] = the sum of gy[b,j,c,:] over all j with ids[b,j,c] = i: gx (before,n,inner,d), which is zeros; gy
+    (before,m,inner,d), ids (before,m,inner) of so many lines. Numbers are sorted along with single gradients, or with
+    the places of rows of them; sums of shares of them are added up again."""
     gy = launch.dense(gy)
     keys, found = by_digits(_ids(ids), PLACES, lines, m, inner, n, gy if d == 1 else None)
     places, rows, parts = (None, found.view(gy.dtype), 1) if d == 1 else (found, gy, 1)
@@ -250,11 +260,11 @@ def _add_sorted(gy: Array, ids: Array, gx: Array, lines: int, m: int, n: int, in
         split = shares > 1
         next_keys = launch.empty((lines, shares), np.dtype(np.uint32)) if split else None
         left = launch.empty((lines, shares, 2, d), gy.dtype) if split else None
-        width = _width(d, rows, gx)
+        width = _width(d, rows, gx, *[left] * split)
         launch.kernel(SCATTER, "add_runs", launch.real(gy.dtype), width)(
             (launch.blocks(lines * m * d // width[1], launch.THREADS),), (launch.THREADS,), keys, places, rows, gx,
-            next_keys, left, launch.by_value("SortedRuns", lines=lines, m=m, n=n, inner=inner, d=d, each=each, shares=shares,
-                                             parts=parts))
+            next_keys, left, launch.by_value("SortedRuns", lines=lines, m=m, n=n, inner=inner, d=d, each=each,
+                                             shares=shares, parts=parts))
         if not split:
             return
         keys, places, rows, m, parts = next_keys, None, left, shares, 2
@@ -285,16 +295,33 @@ def _shares_of(rows: int) -> tuple[int, int]:
     return each, launch.blocks(rows, each)
 
 
+def _counted(mask: Array, dtype: np.dtype) -> tuple[cupy.ndarray, cupy.ndarray | None, int, int]:
+    """A mask as bytes, how many each block of mask.cu has of it (None where there is one), its rows and the blocks."""
+    each, blocks = _shares_of(mask.size)
+    mask, counts = launch.dense(mask).view(np.uint8), None
+    if blocks > 1:
+        counts = launch.empty((blocks,), np.dtype(np.int32))
+        launch.kernel(MASK, "count_set", launch.real(dtype))(
+            (blocks,), (launch.THREADS,), mask, counts, mask.size, each)
+    return mask, counts, each, blocks
+
+
 def _spread_set(gy: Array, mask: Array, shape: tuple[int, ...]) -> Array:
     """The rows of gy where the mask of a shape's first axes holds, else 0."""
-    gx, counts, set_of = launch.empty(shape, gy.dtype), None, mask.view(np.uint8)
-    if not gx.size:
-        return gx
-    each, blocks = _shares_of(mask.size)
-    if blocks > 1:
-        counts = launch.empty((blocks,), np.int32)
-        launch.kernel(MASK, "count_set", launch.real(gy.dtype))(
-            (blocks,), (launch.THREADS,), set_of, counts, mask.size, each)
-    launch.kernel(MASK, "spread_set", launch.real(gy.dtype))(
-        (blocks,), (launch.THREADS,), gy, set_of, counts, gx, mask.size, each, gx.size // mask.size)
+    gx = launch.empty(shape, gy.dtype)
+    if gx.size:
+        mask, counts, each, blocks = _counted(mask, gy.dtype)
+        launch.kernel(MASK, "spread_set", launch.real(gy.dtype))(
+            (blocks,), (launch.THREADS,), gy, mask, counts, gx, mask.size, each, gx.size // mask.size)
     return gx
+
+
+def _take_set(x: Array, mask: Array) -> Array:
+    """x's rows where the mask of its first axes holds; the host waits for their count."""
+    of, counts, each, blocks = _counted(mask, x.dtype)
+    rows = int((of if counts is None else counts).get().sum())
+    y = launch.empty((rows, *x.shape[mask.ndim:]), x.dtype)
+    if rows:
+        launch.kernel(MASK, "take_set", launch.real(x.dtype))(
+            (blocks,), (launch.THREADS,), x, of, counts, y, of.size, each, x.size // of.size)
+    return y

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +70,7 @@ def argsort(x: Array, axis: int, descending: Flag = False, first: int | None = N
 
 
 def by_digits(x: Array, kind: int, lines: int, n: int, inner: int, limit: int = 0, items: Array | None = None,
-              order: Array | None = None) -> tuple[Array | None, Array | None]:
+              order: Array | None = None) -> tuple[Any, Any]:
     """The keys of x (before,n,inner) in order along its middle axis, and what goes with them, as (lines,n) of unsigned
     numbers: items like x, or where there are none the places along the line. Only the latter go to `order`, if given.
 

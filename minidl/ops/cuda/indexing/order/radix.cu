@@ -1,10 +1,10 @@
 // A stable sort of long lines, by 8 bits of their keys in each pass: count, number, move.
 //
 // keys (before, n, inner), of which a line is keys[b,:,c]; `kind` says what they are made of: they are KEYs already,
-// floating numbers in rising or falling order (NaN counts as the largest, -0 is 0), or long longs, numbers along an axis
-// of `range`. Each key carries an ITEM with it: that of `items`, which lie as the keys do, or if that is a null pointer
-// its own place along the line. What a pass leaves lies as (lines, n); the places that the last one leaves may go to
-// `order` (before, n, order_inner) instead.
+// floating numbers in rising or falling order (NaN counts as the largest, -0 is 0), or long longs, numbers along an
+// axis of `range`. Each key carries an ITEM with it: that of `items`, which lie as the keys do, or if that is a null
+// pointer its own place along the line. What a pass leaves lies as (lines, n); the places that the last one leaves may
+// go to `order` (before, n, order_inner) instead.
 //
 // A block owns a tile of a line, a warp a run of neighbours in it, which it reads 32 at a time: votes say which lanes
 // have the same digit, so that a key's rank among its tile's is known without atomics. count_digits leaves how many of
@@ -126,8 +126,8 @@ extern "C" __global__ void number_tiles(int* counts, int* totals, int rows, int 
 }
 
 extern "C" __global__ void __launch_bounds__(512, 2) move_items(
-    const KEY* keys, const ITEM* items, const int* counts, const int* totals, KEY* moved_keys, ITEM* moved, long long* order,
-    DigitPass p) {
+    const KEY* keys, const ITEM* items, const int* counts, const int* totals, KEY* moved_keys, ITEM* moved,
+    long long* order, DigitPass p) {
     __shared__ __align__(8) unsigned char memory[BYTES * ROWS];
     __shared__ unsigned short warps[WARPS][DIGITS];
     __shared__ int starts[DIGITS];

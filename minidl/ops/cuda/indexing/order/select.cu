@@ -1,8 +1,8 @@
 // The places of a line's first k values, in their order: x (before, n, inner), of which a line is x[b,:,c].
 //
-// first_of: places (lines, shares, k) has the places of the k smallest values, or if `falling` of the k largest, of each
-// share of a line; NaN counts as the largest, -0 is 0, and of equal values the first are taken. With `chosen` (lines, m),
-// places in their order, those are all that is looked at; else m is n.
+// first_of: places (lines, shares, k) has the places of the k smallest values, or if `falling` of the k largest, of
+// each share of a line; NaN counts as the largest, -0 is 0, and of equal values the first are taken. With `chosen`
+// (lines, m), places in their order, those are all that is looked at; else m is n.
 //
 // A block owns a share, whose keys are in registers, and finds the k-th smallest of them bit by bit: each step counts
 // those below a bound. That takes the same time whatever the values are, and no atomics. Neighbouring blocks own the
@@ -12,8 +12,8 @@
 
 constexpr int ROWS = 256, WARPS = ROWS / 32, PER_THREAD = 32;
 
-extern "C" __global__ void __launch_bounds__(256) first_of(const REAL* x, const int* chosen, int* places, int lines, int m,
-                                                           int n, int inner, int k, int shares, int falling) {
+extern "C" __global__ void __launch_bounds__(256) first_of(const REAL* x, const int* chosen, int* places, int lines,
+                                                           int m, int n, int inner, int k, int shares, int falling) {
     typedef decltype(key_of((REAL)0)) Key;
     __shared__ int sums[2][WARPS], counts[PER_THREAD * WARPS];
     const int line = blockIdx.x % lines, share = blockIdx.x / lines, lane = threadIdx.x % 32, warp = threadIdx.x / 32;

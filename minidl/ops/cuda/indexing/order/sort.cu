@@ -4,9 +4,9 @@
 // bitonic network; of equal keys the lower place is the smaller, so that they stay in their order. A line belongs to
 // `threads` threads, and a block owns as many lines as it has that many. `size` is the power of two from the number of
 // keys on, at least 2: what fills it up comes last.
-// argsort: order (before, count, inner) has the places of the first `count` elements in rising order, or if `falling` in
-// falling order; NaN counts as the largest, and -0 is 0. With `chosen` (lines, m), places in their order, those are all
-// that is sorted; else m is n.
+// argsort: order (before, count, inner) has the places of the first `count` elements in rising order, or if `falling`
+// in falling order; NaN counts as the largest, and -0 is 0. With `chosen` (lines, m), places in their order, those are
+// all that is sorted; else m is n.
 // Requires: m of at most 4096; (bytes of a key + 2) of shared memory for each element of a block's lines, filled up.
 #include "include/common.cuh"
 #include "indexing/order/keys.cuh"
@@ -52,8 +52,8 @@ template <class Key> struct Line {
     }
 };
 
-extern "C" __global__ void argsort(const REAL* x, const int* chosen, long long* order, int lines, int m, int n, int inner,
-                                   int count, int threads, int size, int falling) {
+extern "C" __global__ void argsort(const REAL* x, const int* chosen, long long* order, int lines, int m, int n,
+                                   int inner, int count, int threads, int size, int falling) {
     extern __shared__ __align__(16) unsigned char memory[];
     typedef decltype(key_of((REAL)0)) Key;
     Line<Key> line(memory, threads, size);
