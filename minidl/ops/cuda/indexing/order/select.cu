@@ -6,16 +6,16 @@
 //
 // A block owns a share, whose keys are in registers, and finds the k-th smallest of them bit by bit: each step counts
 // those below a bound. That takes the same time whatever the values are, and no atomics. Neighbouring blocks own the
-// same share of neighbouring lines. Requires: lines times shares blocks of 256 threads; shares of k to 8192 elements.
+// same share of neighbouring lines. Requires: lines times shares blocks of 256 threads; shares of k to 7168 elements.
 #include "include/common.cuh"
 #include "indexing/order/keys.cuh"
 
-constexpr int ROWS = 256, WARPS = ROWS / 32, PER_THREAD = 32;
+constexpr int ROWS = 256, WARPS = ROWS / 32, PER_THREAD = 28, COUNTS = PER_THREAD * WARPS;
 
 extern "C" __global__ void __launch_bounds__(256) first_of(const REAL* x, const int* chosen, int* places, int lines,
                                                            int m, int n, int inner, int k, int shares, int falling) {
     typedef decltype(key_of((REAL)0)) Key;
-    __shared__ int sums[2][WARPS], counts[PER_THREAD * WARPS];
+    __shared__ int sums[2][WARPS], counts[COUNTS];
     const int line = blockIdx.x % lines, share = blockIdx.x / lines, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int begin = (long long)m * share / shares, held = (long long)m * (share + 1) / shares - begin;
     const unsigned before = line / inner, c = line % inner;
@@ -54,8 +54,8 @@ extern "C" __global__ void __launch_bounds__(256) first_of(const REAL* x, const 
         if (lane == 0) counts[j * WARPS + warp] = __popc(less) | __popc(equal) << 16;
     }
     __syncthreads();
-    const int preceding = sum_before<WARPS>(counts[threadIdx.x]), wanted = k - below;
-    counts[threadIdx.x] = preceding;
+    const int preceding = sum_before<WARPS>(threadIdx.x < COUNTS ? counts[threadIdx.x] : 0), wanted = k - below;
+    if (threadIdx.x < COUNTS) counts[threadIdx.x] = preceding;
     __syncthreads();
     places += (line * shares + share) * k;
 #pragma unroll
