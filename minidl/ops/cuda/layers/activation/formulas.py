@@ -24,6 +24,7 @@ QUESTIONS = "greater", "greater_equal", "less", "less_equal", "equal", "unequal"
 FORMULAS = (*POWERS.values(), *QUESTIONS, "absolute", "bounded", "bounded_grad", "difference", "exponential", "larger",
             "logarithm", "negative", "over_root", "over_root_grad", "power_grad", "power_slope", "power_slope_p",
             "product", "quotient", "root", "sign", "smaller", "sum")
+OF_POWERS = "power_grad", "power_slope"    # whose pow is of float32 alone: of doubles it is a function that is called
 MAX_INT = 1 << 53                          # of a plain number: all to there are doubles
 
 
@@ -34,7 +35,8 @@ def _constants(name: str, dtype: np.dtype, wide: bool) -> tuple[launch.Constant,
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (FILE, _constants(name, dtype, wide)) for dtype in launch.C_NAME
-    for wide, names in ((True, FORMULAS), (False, ("quotient", "unequal"))) for name in names]
+    for wide, names in ((True, FORMULAS), (False, ("quotient", "unequal"))) for name in names
+    if dtype == np.float32 or name not in OF_POWERS]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -58,7 +60,7 @@ def _formula(name: str, x: cupy.ndarray | None, z: cupy.ndarray | None = None, p
                                for a in (x, z)):
         return _into(out, _formula(name, x, z, p, q))
     written = out is not None and (order is not None or (out._c_contiguous and all(a._c_contiguous for a in given)))
-    memory = (out.transpose(order) if order else out) if written and out is not None else launch.empty(
+    memory = (out.transpose(order) if order else out) if written and out is not None else launch.fresh(
         tuple(first.shape[a] for a in order) if order else first.shape, dtype)
     wide = all(a is None or a.data.ptr % 16 == 0 for a in (x, z, memory))
     _start(name, first.size, first.dtype, wide)(
@@ -120,7 +122,7 @@ def pow(x: Array, p: Array | float, out: Array | None = None) -> Array:
 
 def pow_grad_x(gy: Array, x: Array, p: Array) -> Array:
     """As ops.common.shared.pow_grad_x."""
-    if not _goes(x, p):
+    if not _goes(x, p) or gy.dtype != np.float32:
         return shared.pow_grad_x(gy, x, p)
     if not isinstance(p, cupy.ndarray) and p != 0 and _goes(gy, x):
         return _formula("power_grad", gy, x, float(p), float(p) - 1)
