@@ -294,5 +294,5 @@ class Text:
 
     def function(self) -> Callable[[list[Any]], Any]:
         made: dict[str, Callable[[list[Any]], Any]] = {}           # apart: objects that hold the function would keep it
-        exec("\n".join(self.lines), self.objects, made)
+        exec("\n".join(self.lines), {"__name__": __name__, **self.objects}, made)
         return made["run"]

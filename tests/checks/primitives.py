@@ -696,6 +696,14 @@ def written_in_place(dtype: type) -> None:
             assert update(x, wrap(other(memory)) if callable(other) else other) is x
             assert x._data is memory
             np.testing.assert_array_equal(memory.get(), want._data.get(), err_msg=f"{name} {turned}")
+        for shape, sliced in (((4, 5, 5), False), ((4, 5, 6), False), ((4, 5, 6), True)):
+            memory = cupy.asarray(values.ravel()[:math.prod(shape)].reshape(shape)).transpose(0, 2, 1)
+            memory = memory[:, ::2] if sliced else memory
+            want = memory.get()
+            want[1:] += want[:-1].copy()
+            part = wrap(memory[1:])
+            part += wrap(memory[:-1])
+            np.testing.assert_array_equal(memory.get(), want)
         for low, high in ((0.75, 1.25), (None, 1), (0.7, None), (1.25, 0.75)):
             memory = given()
             wrap(memory).clamp_(low, high)

@@ -16,6 +16,7 @@ from minidl.compiler.passes import fusion, optimised
 from minidl.compiler.passes.fusion import RULES, Rule, fuse
 from minidl.compiler.program import Call, Program, Slot
 from minidl.compiler.reads.facts import Facts
+from minidl.compiler.reads.looks import Look
 from minidl.core import device
 from minidl.ops import ACTIVATIONS, cpu
 from minidl.ops.common.patterns import Line, Name, line, rule
@@ -165,6 +166,13 @@ def test_every_rule_has_a_step(each: Rule, monkeypatch: pytest.MonkeyPatch) -> N
 @functools.cache
 def programs() -> list[Program]:
     return [recorded(name)[0] for name in STEPS]
+
+
+def test_functions_that_are_written_for_a_pattern_or_a_program_have_a_module() -> None:
+    """Tracers read it of every frame."""
+    look = Look().function([])
+    assert [inspect.unwrap(cpu.conv2d_act).__module__, look.__module__, look.__globals__["__name__"]] == [
+        "minidl.ops.common.patterns", *["minidl.compiler.reads.looks"] * 2]
 
 
 @pytest.mark.parametrize("name", STEPS)

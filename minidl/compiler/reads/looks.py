@@ -53,7 +53,7 @@ class Look:
         made: dict[str, Callable[..., list[Any] | None]] = {}
         exec("def look(names, values):\n"
              f"    try: return given if {tests} else None\n"
-             "    except Exception: return None", self._objects, made)
+             "    except Exception: return None", {"__name__": __name__, **self._objects}, made)
         return made["look"]
 
     def _name(self, value: object) -> str:

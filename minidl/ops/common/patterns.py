@@ -122,7 +122,7 @@ def in_turn(rules: Iterable[Rule], primitives: Mapping[str, Any], stored: Stored
     name = rows[0].fused.primitive
     text = "\n".join([f"def {name}({', '.join(names)}):", *(
         text for each in rows for text in _branch(each, names, stored is not None))])
-    made: dict[str, Any] = {"_k": primitives, "_stored": stored}
+    made: dict[str, Any] = {"__name__": __name__, "_k": primitives, "_stored": stored}
     exec(compile(text, f"<{name} by its pattern>", "exec"), made)
     call: Callable[..., Any] = made[name]
     call.__doc__ = "As " + ", or as ".join("; ".join(map(_printed, each.pattern)) for each in rows)

@@ -1,6 +1,6 @@
 """The primitives on CuPy arrays: the names and signatures of ops.cpu, by our own kernels.
 
-Elementwise arithmetic, shapes and products of ops.shared are CuPy's own. Only `setitem`, `advance`,
+Arithmetic of integers and of arrays of several shapes, and changes of shape, are CuPy's own. Only `setitem`, `advance`,
 `batch_norm(_act)`, `update_metrics` and the updates of parameters change an input.
 """
 

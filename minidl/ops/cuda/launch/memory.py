@@ -80,6 +80,13 @@ def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
     return array
 
 
+@poison.filled
+def fresh(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
+    """As `empty`, an array that nobody had before: of arithmetic, whose results are often a compiled step's arguments.
+    One that is there at both recordings is taken for one that stays."""
+    return _new(shape, dtype)
+
+
 def _new(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
     try:
         return cupy.ndarray(shape, dtype)

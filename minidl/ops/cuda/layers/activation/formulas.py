@@ -24,6 +24,7 @@ QUESTIONS = "greater", "greater_equal", "less", "less_equal", "equal", "unequal"
 FORMULAS = (*POWERS.values(), *QUESTIONS, "absolute", "bounded", "bounded_grad", "difference", "exponential", "larger",
             "logarithm", "negative", "over_root", "over_root_grad", "power_grad", "power_slope", "power_slope_p",
             "product", "quotient", "root", "sign", "smaller", "sum")
+OF_POWERS = "power_grad", "power_slope"    # whose pow is of float32 alone: of doubles it is a function that is called
 MAX_INT = 1 << 53                          # of a plain number: all to there are doubles
 
 
@@ -34,7 +35,8 @@ def _constants(name: str, dtype: np.dtype, wide: bool) -> tuple[launch.Constant,
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (FILE, _constants(name, dtype, wide)) for dtype in launch.C_NAME
-    for wide, names in ((True, FORMULAS), (False, ("quotient", "unequal"))) for name in names]
+    for wide, names in ((True, FORMULAS), (False, ("quotient", "unequal"))) for name in names
+    if dtype == np.float32 or name not in OF_POWERS]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -48,17 +50,17 @@ def _formula(name: str, x: cupy.ndarray | None, z: cupy.ndarray | None = None, p
              out: cupy.ndarray | None = None) -> Array:
     """A new array from one or two of one shape and two numbers, or `out`, which may be one of them. In the order in
     memory that all arrays have, where they have one."""
+    if out is not None and any(a is not None and a.data.ptr != out.data.ptr and np.may_share_memory(a, out)
+                               for a in (x, z)):
+        return _into(out, _formula(name, x, z, p, q))
     given: list[cupy.ndarray] = [a for a in (x, z, out) if a is not None]
     first = given[0]
     order = launch.one_order(given)
     if order:
         x, z = (None if a is None else a.transpose(order) for a in (x, z))
     dtype = np.dtype(np.bool_) if name in QUESTIONS else first.dtype
-    if out is not None and any(a is not None and a.data.ptr != out.data.ptr and np.may_share_memory(a, out)
-                               for a in (x, z)):
-        return _into(out, _formula(name, x, z, p, q))
     written = out is not None and (order is not None or (out._c_contiguous and all(a._c_contiguous for a in given)))
-    memory = (out.transpose(order) if order else out) if written and out is not None else launch.empty(
+    memory = (out.transpose(order) if order else out) if written and out is not None else launch.fresh(
         tuple(first.shape[a] for a in order) if order else first.shape, dtype)
     wide = all(a is None or a.data.ptr % 16 == 0 for a in (x, z, memory))
     _start(name, first.size, first.dtype, wide)(
@@ -81,6 +83,11 @@ def _goes(*values: Array | float) -> bool:
         type(value) in (float, bool) or (type(value) is int and -MAX_INT <= value <= MAX_INT) for value in values)
 
 
+def _lies(out: cupy.ndarray | None) -> bool:
+    """Whether the kernels can write there: in memory without gaps. CuPy's write what they compute where it belongs."""
+    return out is None or out._c_contiguous or launch.one_order([out]) is not None
+
+
 def _two(name: str, x: Array, y: Array, out: Array | None = None) -> Array:
     """Numbers take an array's place: the first p, the second q."""
     one, two = isinstance(x, cupy.ndarray), isinstance(y, cupy.ndarray)
@@ -90,13 +97,13 @@ def _two(name: str, x: Array, y: Array, out: Array | None = None) -> Array:
 
 def _of_one(name: str, other: Callable[..., Array]) -> Callable[..., Array]:
     def primitive(x: Array, out: Array | None = None) -> Array:
-        return _formula(name, x, out=out) if _goes(x) else other(x, out=out)
+        return _formula(name, x, out=out) if _goes(x) and _lies(out) else other(x, out=out)
     return primitive
 
 
 def _of_two(name: str, other: Callable[..., Array]) -> Callable[..., Array]:
     def primitive(x: Array, y: Array, out: Array | None = None) -> Array:
-        return _two(name, x, y, out) if _goes(x, y) else other(x, y, out=out)
+        return _two(name, x, y, out) if _goes(x, y) and _lies(out) else other(x, y, out=out)
     return primitive
 
 
@@ -113,14 +120,14 @@ eq, ne = _of_two("equal", shared.eq), _of_two("unequal", shared.ne)
 
 def pow(x: Array, p: Array | float, out: Array | None = None) -> Array:
     """x ** p, of which CuPy computes even a square by logarithms."""
-    if isinstance(p, (int, float)) and p in POWERS and _goes(x):
+    if isinstance(p, (int, float)) and p in POWERS and _goes(x) and _lies(out):
         return _formula(POWERS[p], x, out=out)
     return np.power(x, p, out=out)
 
 
 def pow_grad_x(gy: Array, x: Array, p: Array) -> Array:
     """As ops.common.shared.pow_grad_x."""
-    if not _goes(x, p):
+    if not _goes(x, p) or gy.dtype != np.float32:
         return shared.pow_grad_x(gy, x, p)
     if not isinstance(p, cupy.ndarray) and p != 0 and _goes(gy, x):
         return _formula("power_grad", gy, x, float(p), float(p) - 1)
@@ -133,7 +140,7 @@ def pow_grad_p(gy: Array, x: Array, y: Array) -> Array:
 
 
 def clip(x: Array, low: float | None, high: float | None, out: Array | None = None) -> Array:
-    if not _goes(x):
+    if not (_goes(x) and _lies(out)):
         return choice.clip(x, low, high, out)
     return _formula("bounded", x, None, -math.inf if low is None else low, math.inf if high is None else high, out)
 
