@@ -9,8 +9,9 @@ a backend without a kernel of its own computes.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -50,6 +51,7 @@ class Rule:
     fused: Line
 
 
+@functools.cache                           # minidl's import reads each text once
 def line(text: str) -> Line:
     """Read `a, b = primitive(c, 'd')`.
 
@@ -90,7 +92,13 @@ def rule(pattern: str, fused: str) -> Rule:
 
 def each_act(pattern: str, fused: str, acts: Iterable[str]) -> list[Rule]:
     """A rule for each activation, in the place of ACT."""
-    return [rule(pattern.replace("ACT", act), fused.replace("ACT", repr(act))) for act in acts]
+    whole = rule(pattern, fused)
+    return [Rule(tuple(_with_act(each, act) for each in whole.pattern), _with_act(whole.fused, act)) for act in acts]
+
+
+def _with_act(each: Line, act: str) -> Line:
+    return replace(each, primitive=each.primitive.replace(ACT, act), arguments=tuple(
+        act if isinstance(a, Name) and a == ACT else a for a in each.arguments))
 
 
 # ---------------------------------------------------------------- what a pattern computes
