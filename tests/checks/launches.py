@@ -493,7 +493,7 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("indexing/copies.cu", primitives.put_back, *with_dtype(PUT_BACK, DOUBLE)),
         *each("indexing/take.cu", primitives.by_pairs, *PAIRS),
         *on_device("indexing/take.cu", primitives.by_pairs, ((4, 3), (0,), FLOAT),
-                   ((1000, 3, 100), (70_001,), FLOAT)),
+                   ((6, 3, 100), (70_001,), FLOAT)),
         *each("indexing/take.cu", primitives.along_an_axis, *with_dtype(ALONG, FLOAT), slow=len(ALONG)),
         *on_device("indexing/take.cu", primitives.along_an_axis, *with_dtype(ALONG, DOUBLE),
                    ((3, 5000), 5000, 1, False, FLOAT), ((3, 5000), 4500, 1, True, FLOAT),

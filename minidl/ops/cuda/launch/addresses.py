@@ -130,5 +130,6 @@ class Results:
         for array in place:
             if getrefcount(array) == memory.UNUSED:
                 return array
-        place[:] = [memory._new(self._shape, self._dtype)]
+        with memory.lasting():             # as long as the graph: else one could keep a large chunk of what ran before it
+            place[:] = [memory._new(self._shape, self._dtype)]
         return place[0]

@@ -13,16 +13,18 @@ struct Sets {
     int lanes, across, tiles, near_tiles;
 };
 
-// This thread's team.
+__device__ __forceinline__ int bits(int power) { return __ffs(power) - 1; }  // of two: divisions take long
+
+// This thread's team. Requires: blockDim.x 256.
 struct Team {
     const Sets& g;
     unsigned lane, set, split, begin, end, first;
     bool is_there;
 
     __device__ __forceinline__ Team(const Sets& g) : g(g) {
-        const unsigned group = g.lanes * g.across, number = THREAD / group, within = THREAD % group;
-        const unsigned column = within % g.across;
-        lane = within / g.across;
+        const unsigned group = g.lanes * g.across, number = THREAD >> bits(group), within = THREAD & (group - 1);
+        const unsigned column = within & (g.across - 1);
+        lane = within >> bits(g.across);
         split = g.splits == 1 ? 0 : number / imax(1, g.tiles);
         const unsigned tile = number - split * g.tiles, far = g.tiles == g.near_tiles ? 0 : tile / g.near_tiles;
         const unsigned near = (tile - far * g.near_tiles) * g.across + column;
@@ -36,7 +38,7 @@ struct Team {
 };
 
 #ifndef AT_ONCE
-#define AT_ONCE (sizeof(VALUE) == 1 ? 8 : 4)  // elements of a thread that are read at once
+#define AT_ONCE 8  // elements of a thread that are read at once
 #endif
 
 // Where a team's elements lie, one after the other: a step apart, or in two digits, dividing once at the start.
@@ -117,9 +119,10 @@ template <class State> __device__ __forceinline__ State met(State mine, const Se
     __syncthreads();  // whoever reads the states of an earlier call is done
     if (threadIdx.x % 32 < g.across) warps[threadIdx.x / 32][threadIdx.x % 32] = mine;
     __syncthreads();
-    const int column = threadIdx.x % g.across;
+    const int column = threadIdx.x & (g.across - 1);
     mine = warps[0][column];
-    for (int i = 1; i < blockDim.x / 32; i++) mine.merge(warps[i][column]);
+#pragma unroll
+    for (int i = 1; i < 8; i++) mine.merge(warps[i][column]);
     return mine;
 }
 

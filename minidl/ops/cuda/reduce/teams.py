@@ -15,7 +15,9 @@ from .. import launch
 ELEMENTS_PER_THREAD = 16                   # up to which a set has more teams where it has over twice as many,
 MAX_THREADS = 1 << 18                      # and so many threads in all: a large GPU runs them at once
 MAX_SPLITS = 1 << 12
-WARP = NEIGHBOURS = 32                     # sets beside each other in memory, which threads of a warp read
+WARP = NEIGHBOURS = 32                     # sets beside each other in memory, which threads of a warp read,
+SECTOR = 8                                 # and if the array is of at most so many numbers, which a cache holds: more
+CACHED = 1 << 18                           # blocks of fewer sets, each with more threads
 FEW = 8                                    # elements that a thread reads alone where there are enough threads
 
 
@@ -24,7 +26,8 @@ def teams_of(rows: int, size: int, neighbours: int, most: int = MAX_SPLITS,
     """(lanes, across, splits, chunk): a row of `size` elements has so many teams, at most `most`, of so many threads,
     and each team so many elements. neighbours: rows whose elements lie beside each other; where `tiled`, the threads of
     a block are lanes of so many of them, `across`. Sizes alone decide."""
-    across = min(NEIGHBOURS, 1 << (neighbours - 1).bit_length()) if tiled and neighbours > 1 else 1
+    most_across = SECTOR if size > FEW * launch.THREADS // NEIGHBOURS and rows * size <= CACHED else NEIGHBOURS
+    across = min(most_across, 1 << (neighbours - 1).bit_length()) if tiled and neighbours > 1 else 1
     if across > 1:
         group = launch.THREADS if size > ELEMENTS_PER_THREAD * (WARP // across) else WARP
         lanes = 1 if size <= FEW or (across == NEIGHBOURS and rows >= MAX_THREADS) else group // across

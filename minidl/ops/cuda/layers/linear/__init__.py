@@ -27,7 +27,8 @@ MAX_TILED = 1 << 18                        # elements of C up to which blocks of
 MAX_TILED_WORK = 1 << 26                   # if there are no more multiplications than this
 SLABS_PER_BLOCK, SLABS_PER_FINISH = 3, 4   # what it costs to begin and end a block; to add up splits, a launch more
 MAX_TURNS = 6                              # of the multiprocessors for split tiles, which take memory
-MAX_TINY = 256                             # elements of a matrix that dot products read anew for each result
+MAX_TINY = 256                             # elements of a matrix that dot products read anew for each result;
+MIN_SIDE, MANY = 8, 1 << 18                # with both of its sides so long, of fewer results: from there on tiles pay
 MIN_CUBLAS = 1 << 28                       # multiplications from which cuBLAS's better kernel beats its slower call
 
 
@@ -70,7 +71,8 @@ def _pays(dtype: np.dtype, multiplications: int) -> bool:
 
 def is_thin(rows: int, cols: int, depth: int) -> bool:
     """Whether the product of (rows,depth) and (depth,cols) is one of a vector, outer, or with a tiny matrix."""
-    return min(rows, cols, depth) <= 1 or depth * min(rows, cols) <= MAX_TINY
+    narrow = min(rows, cols, depth)
+    return narrow <= 1 or (depth * min(rows, cols) <= MAX_TINY and (narrow < MIN_SIDE or rows * cols < MANY))
 
 
 def _splits(tiles: int, slabs: int, min_slabs: int) -> int:
