@@ -265,7 +265,7 @@ __device__ __forceinline__ State folded(const Team& t, const VALUE* __restrict__
     runs_of(t, x, [&](const auto& values, const auto& elements, unsigned at) {
         FOLD::take(state, values, elements, at, given, t.g.lanes);
     });
-    return met(state, t.g);
+    return met(state, t.g.lanes, t.g.across);
 }
 
 __device__ __forceinline__ State of_parts(const Team& t, const double* __restrict__ parts, int count) {
@@ -275,7 +275,7 @@ __device__ __forceinline__ State of_parts(const Team& t, const double* __restric
         get(part, parts + s * t.g.sets + t.set, count * t.g.sets);
         state.merge(part);
     }
-    return met(state, t.g);
+    return met(state, t.g.lanes, t.g.across);
 }
 
 __device__ __forceinline__ Given given_to(const Team& t, const VALUE* other, const VALUE* gy, const VALUE* y) {

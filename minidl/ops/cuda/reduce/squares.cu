@@ -75,10 +75,10 @@ __device__ __forceinline__ REAL off_and_squares(const Team& t, const VALUE* __re
     REAL off = 0;
     if (centered) {
         each(t, x, [&](REAL value, unsigned) { off += value - near; });
-        off = met(Sum<REAL>{off}, t.g).sum / imax(1, t.end - t.begin);
+        off = met(Sum<REAL>{off}, t.g.lanes, t.g.across).sum / imax(1, t.end - t.begin);
     }
     each(t, x, [&](REAL value, unsigned) { squares.add(value - near - off, 1); });
-    squares = met(squares, t.g);
+    squares = met(squares, t.g.lanes, t.g.across);
     return off;
 }
 
@@ -129,14 +129,14 @@ extern "C" __global__ void squares_of_parts(const VALUE* __restrict__ x, const R
     REAL off = 0;
     if (center) {
         for (int s = t.lane; s < some; s += g.lanes) off += at[s * g.sets] * imin(each, g.size - s * each);
-        off = met(Sum<REAL>{off}, g).sum / imax(1, g.size);
+        off = met(Sum<REAL>{off}, g.lanes, g.across).sum / imax(1, g.size);
     }
     Squares squares = Squares::none();
     for (int s = t.lane; s < some; s += g.lanes) {
         squares.take(at + step + s * g.sets, step);
         if (center) squares.add(at[s * g.sets] - off, imin(each, g.size - s * each));
     }
-    finish(t, met(squares, g), near_of(t, x, center != nullptr), off, y, center, root, divisor);
+    finish(t, met(squares, g.lanes, g.across), near_of(t, x, center != nullptr), off, y, center, root, divisor);
 }
 
 // gx = gy / divisor * 2 d, or where y is a root gy / divisor * d / y, and 0 where that is 0; d = x less its mean.

@@ -8,12 +8,12 @@
 // elements, which `lanes` of its threads share, a team. So neighbouring threads read neighbouring sets where these lie
 // beside each other, else neighbouring elements. Where a set has several teams, these leave parts, which a second
 // launch merges. Sizes alone decide all this, so sums are in one order.
+#include "include/meet.cuh"
+
 struct Sets {
     int sets, near, far_step, near_step, size, low, high_step, low_step, splits, chunk;
     int lanes, across, tiles, near_tiles;
 };
-
-__device__ __forceinline__ int bits(int power) { return __ffs(power) - 1; }  // of two: divisions take long
 
 // This thread's team. Requires: blockDim.x 256.
 struct Team {
@@ -108,30 +108,3 @@ template <class Use> __device__ __forceinline__ void each(const Team& t, const V
         for (int j = 0; j < sizeof(elements) / sizeof(unsigned); j++) use(values[j], elements[j]);
     });
 }
-
-// The states of a team's lanes, merged: the same in each of them. All threads of a block call it, those without a team
-// with an empty state. A state can merge(another), and give that of the lane which is a step of threads away.
-template <class State> __device__ __forceinline__ State met(State mine, const Sets& g) {
-    const int group = g.lanes * g.across;
-    for (int step = imin(group, 32) / 2; step >= g.across; step /= 2) mine.merge(mine.away(step));
-    if (group <= 32) return mine;
-    __shared__ State warps[8][32];
-    __syncthreads();  // whoever reads the states of an earlier call is done
-    if (threadIdx.x % 32 < g.across) warps[threadIdx.x / 32][threadIdx.x % 32] = mine;
-    __syncthreads();
-    const int column = threadIdx.x & (g.across - 1);
-    mine = warps[0][column];
-#pragma unroll
-    for (int i = 1; i < 8; i++) mine.merge(warps[i][column]);
-    return mine;
-}
-
-// A sum of T.
-template <class T> struct Sum {
-    static constexpr int MEMBERS = 1;
-    T sum;
-
-    __device__ __forceinline__ static Sum none() { return {0}; }
-    __device__ __forceinline__ void merge(Sum other) { sum += other.sum; }
-    __device__ __forceinline__ Sum away(int step) const { return {__shfl_xor_sync(~0u, sum, step)}; }
-};

@@ -13,9 +13,9 @@
 // the variance of values that differ by little. A team's elements are read anew for each sum: they lie in a cache then.
 // -DWIDE: a thread takes so many neighbours at once: `own`, inner and chunk multiples of it, arrays at multiples of 16 bytes.
 // -DFUSED: `normalize` adds `other`, where it is given, and applies the activation -DACT.
-// Requires: blockDim.x a multiple of 32; lanes and near powers of two, near up to 32; near * lanes up to 32, or
-// blockDim.x; chunk at least 1.
+// Requires: blockDim.x 256; lanes and near powers of two, near up to 32; near * lanes up to 32, or 256; chunk at least 1.
 #include "include/common.cuh"
+#include "include/meet.cuh"
 #include "include/act.cuh"
 
 #ifndef WIDE
@@ -29,17 +29,21 @@ struct Norm {
 };
 
 // The sum of a team's values: the same bits in each of its threads. Every thread of the block calls this.
-__device__ __forceinline__ REAL summed(REAL value, const Norm& g) {
-    const int threads = g.near * g.lanes;
-    for (int step = imin(threads, 32) / 2; step >= g.near; step /= 2) value += __shfl_xor_sync(~0u, value, step);
-    if (threads <= 32) return value;
-    __shared__ REAL warps[32][32];
-    __syncthreads();  // whoever reads the values of an earlier call is done
-    if (threadIdx.x % 32 < g.near) warps[threadIdx.x / 32][threadIdx.x % 32] = value;
-    __syncthreads();
-    value = warps[0][threadIdx.x % g.near];
-    for (int i = 1; i < threads / 32; i++) value += warps[i][threadIdx.x % g.near];
-    return value;
+__device__ __forceinline__ REAL summed(REAL value, const Norm& g) { return met(Sum<REAL>{value}, g.lanes, g.near).sum; }
+
+// Two of them at once.
+struct Sums {
+    REAL sum, product;
+
+    __device__ __forceinline__ void merge(Sums other) { sum += other.sum, product += other.product; }
+    __device__ __forceinline__ Sums away(int step) const {
+        return {__shfl_xor_sync(~0u, sum, step), __shfl_xor_sync(~0u, product, step)};
+    }
+};
+__device__ __forceinline__ void summed(REAL& sum, REAL& product, const Norm& g) {
+    const Sums both = met(Sums{sum, product}, g.lanes, g.near);
+    sum = both.sum;
+    product = both.product;
 }
 
 // This thread's team, and its walk over the team's elements, WIDE at a time, dividing once at the start. How many steps
@@ -51,17 +55,19 @@ struct Team {
     int left, steps;
 
     __device__ __forceinline__ Team(const Norm& g) : g(g) {
-        const unsigned threads = g.near * g.lanes, team = THREAD / threads, tiles = imax(1, ceil_div(g.sets, g.near));
-        lane = THREAD % threads / g.near;
-        set = team % tiles * g.near + THREAD % g.near;
-        split = set < g.sets ? team / tiles : g.splits;
+        const unsigned threads = g.near * g.lanes, team = THREAD >> bits(threads);
+        const unsigned tiles = imax(1, (g.sets + g.near - 1) >> bits(g.near)), whole = team / tiles;
+        lane = (THREAD & (threads - 1)) >> bits(g.near);
+        set = (team - whole * tiles) * g.near + (THREAD & (g.near - 1));
+        split = set < g.sets ? whole : g.splits;
         size = g.outer * g.inner;
         begin = end = 0;
         if (split < g.splits) {
             begin = split * g.chunk;
             end = begin + g.chunk < size ? begin + g.chunk : size;
         }
-        steps = begin + lane * WIDE < end ? ceil_div(end - begin - lane * WIDE, g.lanes * WIDE) : 0;
+        const int step = bits(g.lanes * WIDE);
+        steps = begin + lane * WIDE < end ? (end - begin - lane * WIDE + (1 << step) - 1) >> step : 0;
         step_o = g.lanes * WIDE / g.inner;
         step_i = g.lanes * WIDE - step_o * g.inner;
     }
@@ -223,8 +229,7 @@ extern "C" __global__ void normalize_by_grad(const REAL* __restrict__ gy, const 
         t.put(gx, gxs);
     }
     if (!sums) return;
-    sum = summed(sum, t.g);
-    product = summed(product, t.g);
+    summed(sum, product, t.g);
     t.leave(sums, sum, product);
 }
 
@@ -255,8 +260,7 @@ __device__ __forceinline__ void products(Team& t, const REAL* __restrict__ gy, c
             product += gz.v[j] * z.v[j];
         }
     }
-    sum = summed(sum, t.g);
-    product = summed(product, t.g);
+    summed(sum, product, t.g);
 }
 
 // Both for each team, gz * z first: sums (splits, 2, sets). row: 0, or the elements of a set where the sets that are
@@ -286,8 +290,7 @@ extern "C" __global__ void norm_act_products(const REAL* __restrict__ gy, const 
         }
         t.put(gz, run);
     }
-    sum = summed(sum, t.g);
-    product = summed(product, t.g);
+    summed(sum, product, t.g);
     t.leave(sums, sum, product);
 }
 
@@ -304,8 +307,7 @@ extern "C" __global__ void normalize_grad(const REAL* __restrict__ gy, const REA
             product += sums[2 * s * g.sets + t.set];
             sum += sums[(2 * s + 1) * g.sets + t.set];
         }
-        sum = summed(sum, t.g);
-        product = summed(product, t.g);
+        summed(sum, product, t.g);
     } else {
         products(t, gy, x, each, mean, rstd, 0, sum, product);
     }
