@@ -348,7 +348,7 @@ class Methods(Conversions):
 
     def square(self: Tensor) -> Tensor:
         """x * x."""
-        return basic.mul(self, self)
+        return basic.pow(self, 2)
 
     def reciprocal(self: Tensor) -> Tensor:
         """1 / x."""

@@ -130,6 +130,6 @@ class Results:
         for array in place:
             if getrefcount(array) == memory.UNUSED:
                 return array
-        with memory.lasting():             # as long as the graph: else one could keep a large chunk of what ran before it
+        with memory.lasting():             # as long as the graph: else one could keep a large chunk of others
             place[:] = [memory._new(self._shape, self._dtype)]
         return place[0]

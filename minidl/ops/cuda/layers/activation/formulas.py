@@ -48,30 +48,28 @@ def _start(name: str, size: int, dtype: np.dtype, wide: bool) -> Callable[..., N
 
 def _formula(name: str, x: cupy.ndarray | None, z: cupy.ndarray | None = None, p: float = 0.0, q: float = 0.0,
              out: cupy.ndarray | None = None) -> Array:
-    """A new array from one or two of one shape and two numbers, or `out`, which may be one of them. In the order in
-    memory that all arrays have, where they have one."""
+    """A new array from one or two of one shape and two numbers, or `out`, which may be one of them and lies as they do
+    (`_lies`). In the order in memory that all arrays have, where they have one."""
     if out is not None and any(a is not None and a.data.ptr != out.data.ptr and np.may_share_memory(a, out)
                                for a in (x, z)):
-        return _into(out, _formula(name, x, z, p, q))
+        out[...] = _formula(name, x, z, p, q)
+        return out
     given: list[cupy.ndarray] = [a for a in (x, z, out) if a is not None]
     first = given[0]
     order = launch.one_order(given)
     if order:
         x, z = (None if a is None else a.transpose(order) for a in (x, z))
     dtype = np.dtype(np.bool_) if name in QUESTIONS else first.dtype
-    written = out is not None and (order is not None or (out._c_contiguous and all(a._c_contiguous for a in given)))
-    memory = (out.transpose(order) if order else out) if written and out is not None else launch.fresh(
-        tuple(first.shape[a] for a in order) if order else first.shape, dtype)
+    if out is None:
+        memory = launch.fresh(tuple(first.shape[a] for a in order) if order else first.shape, dtype)
+    else:
+        memory = out.transpose(order) if order else out
     wide = all(a is None or a.data.ptr % 16 == 0 for a in (x, z, memory))
     _start(name, first.size, first.dtype, wide)(
         x, z, p, q, memory.view(np.uint8) if dtype == np.bool_ else memory, first.size)
-    y = memory.transpose(np.argsort(order).tolist()) if order else memory
-    return y if out is None else out if written else _into(out, y)
-
-
-def _into(out: cupy.ndarray, y: cupy.ndarray) -> Array:
-    out[...] = y
-    return out
+    if out is not None:
+        return out
+    return memory.transpose(np.argsort(order).tolist()) if order else memory
 
 
 def _goes(*values: Array | float) -> bool:
@@ -83,9 +81,13 @@ def _goes(*values: Array | float) -> bool:
         type(value) in (float, bool) or (type(value) is int and -MAX_INT <= value <= MAX_INT) for value in values)
 
 
-def _lies(out: cupy.ndarray | None) -> bool:
-    """Whether the kernels can write there: in memory without gaps. CuPy's write what they compute where it belongs."""
-    return out is None or out._c_contiguous or launch.one_order([out]) is not None
+def _lies(out: cupy.ndarray | None, *given: Array | float) -> bool:
+    """Whether the kernels can write there: to memory without gaps, in the order in which all arrays lie. CuPy's write
+    what they compute where it belongs."""
+    if out is None:
+        return True
+    arrays = [out, *(each for each in given if isinstance(each, cupy.ndarray))]
+    return all(each._c_contiguous for each in arrays) or launch.one_order(arrays) is not None
 
 
 def _two(name: str, x: Array, y: Array, out: Array | None = None) -> Array:
@@ -97,13 +99,13 @@ def _two(name: str, x: Array, y: Array, out: Array | None = None) -> Array:
 
 def _of_one(name: str, other: Callable[..., Array]) -> Callable[..., Array]:
     def primitive(x: Array, out: Array | None = None) -> Array:
-        return _formula(name, x, out=out) if _goes(x) and _lies(out) else other(x, out=out)
+        return _formula(name, x, out=out) if _goes(x) and _lies(out, x) else other(x, out=out)
     return primitive
 
 
 def _of_two(name: str, other: Callable[..., Array]) -> Callable[..., Array]:
     def primitive(x: Array, y: Array, out: Array | None = None) -> Array:
-        return _two(name, x, y, out) if _goes(x, y) and _lies(out) else other(x, y, out=out)
+        return _two(name, x, y, out) if _goes(x, y) and _lies(out, x, y) else other(x, y, out=out)
     return primitive
 
 
@@ -120,7 +122,7 @@ eq, ne = _of_two("equal", shared.eq), _of_two("unequal", shared.ne)
 
 def pow(x: Array, p: Array | float, out: Array | None = None) -> Array:
     """x ** p, of which CuPy computes even a square by logarithms."""
-    if isinstance(p, (int, float)) and p in POWERS and _goes(x) and _lies(out):
+    if isinstance(p, (int, float)) and p in POWERS and _goes(x) and _lies(out, x):
         return _formula(POWERS[p], x, out=out)
     return np.power(x, p, out=out)
 
@@ -140,7 +142,7 @@ def pow_grad_p(gy: Array, x: Array, y: Array) -> Array:
 
 
 def clip(x: Array, low: float | None, high: float | None, out: Array | None = None) -> Array:
-    if not (_goes(x) and _lies(out)):
+    if not (_goes(x) and _lies(out, x)):
         return choice.clip(x, low, high, out)
     return _formula("bounded", x, None, -math.inf if low is None else low, math.inf if high is None else high, out)
 
