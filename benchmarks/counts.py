@@ -48,7 +48,7 @@ OWN: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
     ("avg_pool2d", [(8, 6, 27, 27)], {"window": 3, "stride": 2}),
     ("avg_pool2d_tiled", [(8, 6, 28, 28)], {"window": 2}),
     ("max_pool2d", [(8, 6, 28, 28)], {"window": 2}),
-    ("softmax", [(64, 10)], {}),
+    ("map_sets", [(64, 10)], {}),
     ("activation", [(10_000,)], {}),
     ("gemm_tiled", [(70, 130), (40, 130)], {})]
 

@@ -1260,11 +1260,11 @@ def test_times_have_a_unit() -> None:
 # ---------------------------------------------------------------- counts beside ncu's
 NCU = """#!{python}
 import csv, sys
-assert "--launch" == sys.argv[-1] and "regex:^(softmax|neighbours|half_a_warp)$" in sys.argv
+assert "--launch" == sys.argv[-1] and "regex:^(map_sets|neighbours|half_a_warp)$" in sys.argv
 print("==PROF== Connected to process 1")
 rows = csv.writer(sys.stdout, quoting=csv.QUOTE_ALL)
 rows.writerow(["ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"])
-for name, sectors in ("softmax", "1"), ("softmax", "2"), ("neighbours(const float *, float *)", "{sectors}"):
+for name, sectors in ("map_sets", "1"), ("map_sets", "1"), ("neighbours(const float *, float *)", "{sectors}"):
     rows.writerow(["0", name, "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "sector", sectors])
 rows.writerow(["1", "half_a_warp", "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "sector", "1,000"])
 rows.writerow(["1", "half_a_warp", "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", "", "n/a"])
@@ -1282,13 +1282,13 @@ def test_counts_are_compared_with_ncus(sectors: int, said: str, status: int, mon
     ncu.write_text(NCU.format(python=sys.executable, sectors=sectors), encoding="utf-8")
     ncu.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(counts, "OWN", [("softmax", [(1, 8)], {})])
+    monkeypatch.setattr(counts, "OWN", [("map_sets", [(1, 8)], {})])
     monkeypatch.setattr(counts, "KNOWN", {name: counts.KNOWN[name] for name in ("neighbours", "half_a_warp")})
     monkeypatch.setattr(counts.own.launch, "multiprocessors", lambda: 132)
     assert counts.main([]) == status
     out = capsys.readouterr().out
-    (row,) = [each for each in table(out) if each["kernel"] == "softmax" and each["what"] == "global loads, sectors"]
-    assert (row["counted"], row["ncu"], row["difference"]) == ("3", "3", "0.0%")
+    (row,) = [each for each in table(out) if each["kernel"] == "map_sets" and each["what"] == "global loads, sectors"]
+    assert (row["counted"], row["ncu"], row["difference"]) == ("2", "2", "0.0%")
     assert said in out
 
 

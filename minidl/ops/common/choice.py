@@ -53,7 +53,7 @@ def argsort(x: Array, axis: int, descending: Flag = False, first: int | None = N
         order = x.shape[axis] - 1 - np.flip(order, axis)
     else:
         order = np.argsort(x, axis=axis, kind="stable")
-    return order if first is None else order[(*(slice(None),) * axis, slice(first))].copy()
+    return order if first is None else np.take(order, range(first), axis)
 
 
 def prod(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:

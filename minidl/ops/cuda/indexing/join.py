@@ -44,7 +44,7 @@ def concatenate(xs: tuple[Array, ...], axis: int) -> Array:
     ends = [0, *accumulate(x.shape[axis] for x in xs)]
     y = launch.empty((*first.shape[:axis], ends[-1], *first.shape[axis + 1:]), first.dtype)
     head = (slice(None),) * axis
-    copy_into((y[(*head, slice(*ends_of))], x) for x, ends_of in zip(xs, pairwise(ends), strict=True))
+    copy_into((view_of(y, (*head, slice(*ends_of))), x) for x, ends_of in zip(xs, pairwise(ends), strict=True))
     return y
 
 
@@ -53,7 +53,7 @@ def pad(x: Array, widths: tuple[tuple[int, int], ...], value: float) -> Array:
     as x along the axes before it, and as y along those behind it."""
     y = launch.empty(tuple(n + before + after for n, (before, after) in zip(x.shape, widths)), x.dtype)
     inner = tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, widths))
-    frame = [y[(*inner[:axis], part)] for axis, of in enumerate(inner)
+    frame = [view_of(y, (*inner[:axis], part)) for axis, of in enumerate(inner)
              for part in (slice(of.start), slice(of.stop, None))]
     copy_into([(view_of(y, inner), x), *[(box, None) for box in frame]], value)
     return y
