@@ -1,4 +1,4 @@
-"""Choices, bounds and powers of elements, on NumPy arrays."""
+"""Choices, bounds, powers and the order of elements, on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import numpy as np
 
 from ..common import choice
 from ..common.curves import choose
-from ..common.primitives import Array
-from .parallel import TEMPORARY_BYTES, elementwise, empty, parallel_for
+from ..common.primitives import Array, Flag
+from .parallel import TEMPORARY_BYTES, elementwise, empty, images_per_chunk, parallel_for
 
-__all__ = ["clip", "clip_grad_x", "dropout", "dropout_grad_x", "maximum", "minimum", "pow", "rsqrt", "rsqrt_grad_x",
-           "where"]
+__all__ = ["argsort", "clip", "clip_grad_x", "dropout", "dropout_grad_x", "maximum", "minimum", "pow", "rsqrt",
+           "rsqrt_grad_x", "where"]
 
 MIN_SIZE = 4096                            # smaller ones are in a cache, and one call of NumPy is the least
+MIN_SHARE = 4                              # of a line: more of it are taken from all that are sorted
 
 
 def _number_beside(x: object, y: object, size: int = MIN_SIZE) -> bool:
@@ -85,6 +86,31 @@ def where(condition: Array, x: Array | float, y: Array | float) -> Array:
         first, second = given if len(given) == 2 else (given[0], y) if arrays[0] is x else (x, given[0])
         choose(mask, first, second, out)
     return elementwise(work, *arrays, condition)
+
+
+def argsort(x: Array, axis: int, descending: Flag = False, first: int | None = None) -> Array:
+    """As ops.common.choice.argsort. Few values of a long line are selected before they are sorted."""
+    n = x.shape[axis] if x.ndim else 0
+    if not first or first * MIN_SHARE > n or x.size < MIN_SIZE or x.dtype.char not in "fd" or np.isnan(np.max(x)):
+        return choice.argsort(x, axis, descending, first)
+    lines = np.ascontiguousarray(np.moveaxis(x, axis, -1)).reshape(-1, n)
+    order = np.empty((len(lines), first), np.int64)
+
+    def select(i: int, j: int) -> None:
+        part = lines[i:j]
+        last = n - first if descending else first - 1
+        limit = np.partition(part, last, axis=1)[:, last:last + 1]
+        taken = part >= limit if descending else part <= limit
+        for row in np.flatnonzero(np.count_nonzero(taken, axis=1) > first):    # of values equal to the last the first
+            equal = np.flatnonzero(part[row] == limit[row])
+            taken[row, equal[first - np.count_nonzero(taken[row]):]] = False
+        places = np.nonzero(taken)[1].reshape(j - i, first)
+        values = np.take_along_axis(part, places, 1)
+        by_value = np.argsort(-values if descending else values, axis=1, kind="stable")
+        order[i:j] = np.take_along_axis(places, by_value, 1)
+
+    parallel_for(len(lines), images_per_chunk(n * x.itemsize), select)
+    return np.moveaxis(order.reshape(*np.moveaxis(x, axis, -1).shape[:-1], first), -1, axis)
 
 
 def dropout(x: Array, p: float, key: tuple[int, int]) -> Array:

@@ -28,7 +28,8 @@ def adaptive_avg_pool2d(x: Array, size: tuple[int, int]) -> Array:
 def adaptive_avg_pool2d_grad_x(gy: Array, size: tuple[int, int]) -> Array:
     """gx (n,c,*size)"""
     gx = gy
-    for axis, n in zip((2, 3), size, strict=True):
+    axes = sorted(zip((2, 3), size, strict=True), key=lambda each: each[1] / gy.shape[each[0]])
+    for axis, n in axes:                   # first the one that grows less
         of_windows, gx = gx, np.zeros_like(gx, shape=(*gx.shape[:axis], n, *gx.shape[axis + 1:]))
         for i, window in enumerate(_windows(axis, n, of_windows.shape[axis])):
             place = (*window[:-1], slice(i, i + 1))

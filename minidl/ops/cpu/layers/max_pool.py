@@ -5,14 +5,12 @@ First each row's largest of kw neighbours, then the largest of kh such rows: the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from ...common.geometry import PoolGeometry
 from ...common.primitives import Array
 from ..parallel import empty, scratch
-from .pool import by_images, columns_of, padded, rows_of, spread
+from .pool import by_images, columns_of, padded, rows_of
 
 __all__ = ["max_pool2d", "max_pool2d_grad_x"]
 
@@ -63,20 +61,24 @@ def max_pool2d(x: Array, g: PoolGeometry) -> tuple[Array, Array]:
 
 
 def max_pool2d_grad_x(gy: Array, index: Array, g: PoolGeometry) -> Array:
+    """Each window's gradient to the place of its largest element; where several meet they are added up in float64, in
+    the order of the windows."""
     dx = empty((g.n, g.c, g.h, g.w), gy.dtype)
-    number = np.dtype(f"i{gy.itemsize}")
+    within = (np.arange(g.kh)[:, None] * g.w + np.arange(g.kw)).reshape(-1)          # of a window's first element
+    firsts = (np.arange(g.oh) * g.sh - g.top)[:, None] * g.w + np.arange(g.ow) * g.sw - g.left
+    apart = g.sh >= g.kh and g.sw >= g.kw
 
     def work(i: int, j: int) -> None:
-        bits, where = np.ascontiguousarray(gy[i:j]).view(number), index[i:j].astype(_place_type(g))
-        won, mask = scratch("won", where.shape, np.int8), scratch("mask", where.shape, number)
-
-        def walk(xp: Array, put: Callable[[Array, Array], None]) -> None:
-            for p in range(g.kh):
-                for q in range(g.kw):
-                    np.equal(where, p * g.kw + q, out=won.view(np.bool_))
-                    np.copyto(mask, np.negative(won, out=won))           # all bits, or none
-                    put(xp[:, :, rows_of(p, g), columns_of(q, g)], np.bitwise_and(mask, bits, out=mask).view(gy.dtype))
-        spread(dx[i:j], g, walk)
+        places = scratch("places", (j - i, *index.shape[1:]), within.dtype)
+        np.take(within, index[i:j], out=places, mode="clip")
+        places += firsts
+        places += np.arange((j - i) * g.c).reshape(j - i, g.c, 1, 1) * (g.h * g.w)
+        flat = dx[i:j].reshape(-1)
+        if apart:
+            flat[...] = 0
+            flat[places.reshape(-1)] = gy[i:j].reshape(-1)
+        else:
+            flat[...] = np.bincount(places.reshape(-1), gy[i:j].reshape(-1), flat.size)
 
     by_images(g, work, gy.itemsize)
     return dx

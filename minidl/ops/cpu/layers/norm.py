@@ -54,7 +54,10 @@ def _moments(x: Array, g: NormGeometry) -> tuple[Array, Array]:
         mean[i:j] = near + off
         squares[i:j] = np.maximum(dots(d, d) - g.inner * off * off, 0)
 
-    parallel_for(g.n, _chunk(x, g), of_images)
+    if g.inner == 1:
+        mean = images[..., 0]
+    else:
+        parallel_for(g.n, _chunk(x, g), of_images)
     if not g.across:
         return mean, squares
     if g.n == 0:
@@ -138,11 +141,10 @@ def normalize_grad(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Arra
 
 def _gradients(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: NormGeometry,
                affine: bool) -> tuple[Array, Array, Array]:
-    """affine: whether the gradients by weight and bias are wanted; they are without values else."""
+    """affine: whether the gradients by weight and bias are wanted; in their place are sums of sets else."""
     gx = empty(x.shape, x.dtype)
     values, gys, gxs = (a.reshape(g.n, g.groups, g.inner) for a in (x, gy, gx))
     sums, products = np.zeros((g.n, g.groups), x.dtype), np.zeros((g.n, g.groups), x.dtype)     # of gz, and of gz * z
-    gws, gbs = (np.zeros((g.n if affine and not g.across else 0, g.channels), x.dtype) for _ in range(2))
     means, ones = _beside(mean, g), np.ones(g.inner, x.dtype)
 
     def gz_of(i: int, j: int) -> Array:
@@ -153,16 +155,17 @@ def _gradients(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g
         _affine(gz, w, None, g)
         return gz
 
-    def add_up(i: int, j: int) -> None:
+    def add_up(i: int, j: int) -> list[Array]:
         d = np.subtract(values[i:j], means[i:j], out=scratch("norm", (j - i, g.groups, g.inner), x.dtype))
-        if len(gbs):
-            product = gys[i:j] * d * rstd[i:j, :, None]
-            np.sum(gys[i:j].reshape(-1, g.channels, g.spread), axis=-1, out=gbs[i:j])
-            np.sum(product.reshape(-1, g.channels, g.spread), axis=-1, out=gws[i:j])
         gz = gz_of(i, j)
         sums[i:j], products[i:j] = dots(gz, ones), dots(gz, d)
+        if g.across or not affine:
+            return []
+        d *= rstd[i:j, :, None]
+        d *= gys[i:j]
+        return [sum(each.reshape(-1, g.channels, g.spread), (0, 2)) for each in (d, gys[i:j])]
 
-    parallel_for(g.n, _chunk(x, g), add_up)
+    of_channels = parallel_for(g.n, _chunk(x, g), add_up)
     if g.across:
         sums, products = sum(sums, (0,)), sum(products, (0,))
     products *= rstd
@@ -178,6 +181,7 @@ def _gradients(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g
         part *= scales[i:j]
 
     parallel_for(g.n, _chunk(x, g), apply)
-    if g.across:                           # channels are the sets
+    if g.across or not affine:             # channels are the sets, or nobody asks
         return gx, products, sums
-    return gx, sum(gws, (0,)).reshape(g.affine), sum(gbs, (0,)).reshape(g.affine)
+    gw, gb = sum(np.array(of_channels, x.dtype).reshape(-1, 2, *g.affine), (0,))
+    return gx, gw, gb

@@ -1,7 +1,8 @@
 """Average pooling on NumPy arrays: x (n,c,h,w), y (n,c,oh,ow); g is an ops.common.geometry.PoolGeometry.
 
-A window is walked offset by offset, each offset a strided slice of all windows at once; averages do their
-rows first and their columns then, so that the first and larger half of the additions runs over whole rows.
+Large windows that tile an image are axes of it. Any other window is walked offset by offset, each offset a strided
+slice of all windows at once; averages do their rows first and their columns then, so that the first and larger half of
+the additions runs over whole rows.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ import numpy as np
 from ...common.geometry import PoolGeometry
 from ...common.primitives import Array
 from ..parallel import empty, images_per_chunk, parallel_for, scratch
+from ..reduce import mean
 
 __all__ = ["avg_pool2d", "avg_pool2d_grad_x"]
+
+LARGE = 64                                 # elements of a window, from which on its offsets are too many
 
 
 def padded(x: Array, g: PoolGeometry, fill: float) -> Array:
@@ -69,10 +73,19 @@ def _add_up(parts: list[Array], out: Array) -> Array:
     return reduce(lambda total, part: np.add(total, part, out=out), parts)
 
 
+def _tiles(g: PoolGeometry) -> bool:
+    """Whether windows that are large tile the image."""
+    return g.kh * g.kw >= LARGE and (g.sh, g.sw) == (g.kh, g.kw) and not has_border(g) and (
+        g.h, g.w) == (g.oh * g.kh, g.ow * g.kw)
+
+
 def avg_pool2d(x: Array, g: PoolGeometry) -> Array:
     y = empty((g.n, g.c, g.oh, g.ow), x.dtype)
 
     def work(i: int, j: int) -> None:
+        if _tiles(g) and (g.ow == 1 or g.kw >= LARGE):         # neighbours in memory are added up as long rows
+            y[i:j] = mean(x[i:j].reshape(j - i, g.c, g.oh, g.kh, g.ow, g.kw), (3, 5))
+            return
         xp, out = padded(x[i:j], g, 0), y[i:j]
         rows = scratch("rows", (j - i, g.c, g.oh, xp.shape[3]), x.dtype)
         rows = _add_up([xp[:, :, rows_of(p, g)] for p in range(g.kh)], rows)
@@ -89,6 +102,9 @@ def avg_pool2d_grad_x(gy: Array, g: PoolGeometry) -> Array:
     def work(i: int, j: int) -> None:
         share = scratch("share", (j - i, g.c, g.oh, g.ow), gy.dtype)
         np.multiply(gy[i:j], 1 / (g.kh * g.kw), out=share)
+        if _tiles(g):
+            dx[i:j].reshape(j - i, g.c, g.oh, g.kh, g.ow, g.kw)[...] = share[:, :, :, None, :, None]
+            return
 
         def walk(xp: Array, put: Callable[[Array, Array], None]) -> None:
             rows = scratch("rows", (j - i, g.c, g.oh, xp.shape[3]), gy.dtype)

@@ -25,9 +25,11 @@ MAX_DOT_TERMS = 1 << 9                     # that BLAS adds up: below 500 result
 def reduced(ufunc: np.ufunc, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
     """ufunc.reduce over sorted axes. Those that are neighbours in memory are one; so are all in the best case."""
     count = math.prod([x.shape[a] for a in axis])
-    few = x.size == 0 or count == 1 or (count <= MAX_PLAIN_TERMS and x.size <= MAX_PLAIN_SUMS * count)
+    few = x.size == 0 or (count <= MAX_PLAIN_TERMS and x.size <= MAX_PLAIN_SUMS * count)
     if few or (x.dtype.kind != "f" and ufunc in (np.add, np.multiply)):                # of masks these are integers
         return ufunc.reduce(x, axis=axis, keepdims=keepdims)
+    if count == 1:                         # for which NumPy has a loop each
+        return x.copy() if keepdims else x.reshape([n for a, n in enumerate(x.shape) if a not in axis]).copy()
     order = [*range(x.ndim)]
     if not x.flags.c_contiguous:
         order.sort(key=lambda a: -abs(x.strides[a]))
@@ -46,6 +48,8 @@ def reduced(ufunc: np.ufunc, x: Array, axis: tuple[int, ...], keepdims: bool) ->
 def dots(x: Array, y: Array) -> Array:
     """The sum of x * y over the last axis; y (..., l) or (l,). It takes half the time of np.sum(x * y), or less."""
     count = x.shape[-1] // MAX_DOT_TERMS
+    if x.shape[-1] == 1:
+        return (x * y)[..., 0]
     if count == 0:
         return np.vecdot(x, y)
     whole = count * MAX_DOT_TERMS

@@ -8,15 +8,34 @@ import numpy as np
 
 from ...common.primitives import Array, Flag
 from . import max, mean, sum
+from .along import dots
 
 __all__ = ["norm", "norm_grad_x", "variance", "variance_grad_x"]
+
+# Between these a sum of squares has lost no term that matters, by dtype
+SAFE = {"f": (1e-20, 1e38), "d": (1e-280, 1e307)}
+
+
+def _squares(x: Array, axis: tuple[int, ...]) -> Array:
+    """Their sum over the axes, which stay with size 1."""
+    rows = x.ndim - len(axis)
+    if x.flags.c_contiguous and axis == tuple(range(rows, x.ndim)):
+        flat = x.reshape((*x.shape[:rows], math.prod(x.shape[rows:])))
+        return np.reshape(dots(flat, flat), x.shape[:rows] + (1,) * len(axis))
+    with np.errstate(over="ignore"):
+        return sum(x * x, axis, True)
 
 
 def _root_of_squares(x: Array, axis: tuple[int, ...]) -> Array:
     """The root of the sum of squares over the axes, which stay with size 1.
 
-    In units of the largest: the squares of others overflow, or vanish, long before their root does.
+    Where a sum is very large or small, all are taken in units of the largest: the squares of others overflow, or
+    vanish, long before their root does.
     """
+    squares = _squares(x, axis)
+    small, large = SAFE[x.dtype.char]
+    if np.all((squares > small) & (squares < large)):
+        return np.sqrt(squares)
     count = math.prod([x.shape[a] for a in axis])
     largest = max(np.abs(x), axis, True) if count else sum(x, axis, True)              # of nothing it is 0
     unit = np.where(largest == 0, 1, np.where(largest < math.inf, largest, 1))
