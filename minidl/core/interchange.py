@@ -4,6 +4,9 @@ What is shared is the memory alone. A write from the other side is seen here at 
 read the Tensor before then runs backward with the new values. Say so by `t.mark_changed()`.
 """
 
+# A method's self is a Tensor, which inherits it for type checkers; mypy wants a supertype.
+# mypy: disable-error-code="misc"
+
 from __future__ import annotations
 
 from typing import Any
@@ -67,23 +70,24 @@ def _require_shared(t: Tensor) -> Any:
     return t._data
 
 
-def _dlpack(self: Tensor, *, stream: object = None, max_version: tuple[int, int] | None = None,
-            dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
-    asked = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
-    return _require_shared(self).__dlpack__(**{name: value for name, value in asked.items() if value is not None})
+class Shared:
+    """What other libraries ask a Tensor for: its methods, and for type checkers a class that it inherits."""
+
+    def __dlpack__(self: Tensor, *, stream: object = None, max_version: tuple[int, int] | None = None,
+                   dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
+        asked = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
+        return _require_shared(self).__dlpack__(**{name: value for name, value in asked.items() if value is not None})
+
+    def __dlpack_device__(self: Tensor) -> tuple[int, int]:
+        return self._data.__dlpack_device__()
+
+    @property
+    def __cuda_array_interface__(self: Tensor) -> dict[str, Any]:
+        if not is_cuda(self._data):
+            raise AttributeError(f"__cuda_array_interface__: the Tensor is on {self.device}; move it by .to('cuda'), "
+                                 "or share it by DLPack")
+        return _require_shared(self).__cuda_array_interface__
 
 
-def _dlpack_device(self: Tensor) -> tuple[int, int]:
-    return self._data.__dlpack_device__()
-
-
-def _cuda_array_interface(self: Tensor) -> dict[str, Any]:
-    if not is_cuda(self._data):
-        raise AttributeError(f"__cuda_array_interface__: the Tensor is on {self.device}; move it by .to('cuda'), or "
-                             "share it by DLPack")
-    return _require_shared(self).__cuda_array_interface__
-
-
-Tensor.__dlpack__ = _dlpack                            # type: ignore[assignment,method-assign]
-Tensor.__dlpack_device__ = _dlpack_device              # type: ignore[assignment,method-assign]
-Tensor.__cuda_array_interface__ = property(_cuda_array_interface)      # type: ignore[assignment,method-assign]
+for _name in ("__dlpack__", "__dlpack_device__", "__cuda_array_interface__"):
+    setattr(Tensor, _name, vars(Shared)[_name])

@@ -23,8 +23,12 @@ from .mode import Listener, clock, mode
 
 if TYPE_CHECKING:
     from ..ops.arrays.methods import Methods
+    from .interchange import Shared
+
+    class Attached(Methods, Shared):
+        """What minidl.ops.arrays.methods and core/interchange.py attach."""
 else:
-    Methods = object                       # minidl.ops.arrays.methods attaches what they have
+    Attached = object
 
 Backward = Callable[[Any, tuple[bool, ...]], tuple[Any, ...]]
 
@@ -55,7 +59,7 @@ class Node:
         self.changed = [0]
 
 
-class Tensor(Methods):
+class Tensor(Attached):
     """An n-dimensional array on a device that can remember how it was computed.
 
     data: an array, or nested sequences of numbers. Python floats become float32; a NumPy array keeps its

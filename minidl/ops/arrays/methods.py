@@ -13,7 +13,7 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,17 +23,15 @@ from ...core.tensor import Tensor
 from ..common.geometry import is_int
 from ..common.op import also
 from ..layers.activation import log_softmax, one_axis, relu, sigmoid, softmax
-from . import arrange, basic, contraction, select, statistics
+from . import arrange, basic, contraction, statistics
+from . import select as selection
 from .basic import Axis, Number, _axes
 from .indexing import getitem
-from .operators import METHODS, UFUNCS, _matmul, _reduction, _sizes, attach, setitem, write_over
+from .operators import UFUNCS, Operators, Sizes, _matmul, _reduction, _sizes, attach, setitem, write_over
 from .shapes import reshape, transpose
 
 if TYPE_CHECKING:
     from ...core.device import DType
-
-_IN_PLACE: dict[str, Any] = METHODS
-Sizes = int | tuple[int, ...] | list[int]
 
 
 class Size(int):
@@ -56,49 +54,49 @@ def _size(t: Tensor) -> Size:
     return size
 
 
-def _converted(t: Tensor, dtype: DType) -> Tensor:
-    return t.to(dtype=dtype)
-
-
 def _mask(t: Tensor) -> Tensor:
     """Which values are not 0."""
     return t if t.dtype == np.bool_ else basic.ne(t, 0)
 
 
+def _unary(function: Callable[[Any], Tensor], says: str) -> Callable[[Tensor], Tensor]:
+    """The method that is a function of the Tensor alone."""
+    def method(self: Tensor) -> Tensor:
+        return function(self)
+    method.__doc__ = says
+    return method
+
+
+def _binary(function: Callable[[Any, Any], Tensor], says: str) -> Callable[[Tensor, Number], Tensor]:
+    """The method that is a function of the Tensor and another operand."""
+    def method(self: Tensor, other: Number) -> Tensor:
+        return function(self, other)
+    method.__doc__ = says
+    return method
+
+
+def _to(dtype: DType, says: str) -> Callable[[Tensor], Tensor]:
+    """The method that converts to one dtype."""
+    return _unary(lambda t: t.to(dtype=dtype), says)
+
+
 class Conversions:
     """Methods whose names are those of Python's types."""
 
-    def float(self: Tensor) -> Tensor:
-        """As float32."""
-        return _converted(self, np.float32)
-
-    def double(self: Tensor) -> Tensor:
-        """As float64."""
-        return _converted(self, np.float64)
-
-    def int(self: Tensor) -> Tensor:
-        """As int32."""
-        return _converted(self, np.int32)
-
-    def long(self: Tensor) -> Tensor:
-        """As int64."""
-        return _converted(self, np.int64)
-
-    def bool(self: Tensor) -> Tensor:
-        """As bool."""
-        return _converted(self, np.bool)
-
-    def byte(self: Tensor) -> Tensor:
-        """As uint8."""
-        return _converted(self, np.uint8)
+    float = _to(np.float32, "As float32.")
+    double = _to(np.float64, "As float64.")
+    int = _to(np.int32, "As int32.")
+    long = _to(np.int64, "As int64.")
+    bool = _to(np.bool, "As bool.")
+    byte = _to(np.uint8, "As uint8.")
 
     def type(self: Tensor, dtype: DType) -> Tensor:
         """In another dtype."""
-        return _converted(self, dtype)
+        return self.to(dtype=dtype)
 
     def type_as(self: Tensor, other: Tensor) -> Tensor:
         """In another Tensor's dtype."""
-        return _converted(self, other.dtype)
+        return self.to(dtype=other.dtype)
 
     def cpu(self: Tensor) -> Tensor:
         """On the CPU."""
@@ -137,54 +135,8 @@ class Conversions:
         return self._data.nbytes
 
 
-class Methods(Conversions):
+class Methods(Conversions, Operators):
     """What a Tensor does beside its operators."""
-
-    if TYPE_CHECKING:                      # minidl.ops.arrays.operators attaches them
-        def __dlpack__(self, *, stream: object = ..., max_version: tuple[builtins.int, builtins.int] | None = ...,
-                       dl_device: tuple[builtins.int, builtins.int] | None = ...,
-                       copy: builtins.bool | None = ...) -> Any: ...     # these three by core/interchange.py
-        def __dlpack_device__(self) -> tuple[builtins.int, builtins.int]: ...
-        @property
-        def __cuda_array_interface__(self) -> dict[str, Any]: ...
-        def __add__(self, other: Tensor | complex) -> Tensor: ...
-        def __radd__(self, other: Tensor | complex) -> Tensor: ...
-        def __sub__(self, other: Tensor | complex) -> Tensor: ...
-        def __rsub__(self, other: Tensor | complex) -> Tensor: ...
-        def __mul__(self, other: Tensor | complex) -> Tensor: ...
-        def __rmul__(self, other: Tensor | complex) -> Tensor: ...
-        def __truediv__(self, other: Tensor | complex) -> Tensor: ...
-        def __rtruediv__(self, other: Tensor | complex) -> Tensor: ...
-        def __pow__(self, other: Tensor | complex) -> Tensor: ...
-        def __rpow__(self, other: Tensor | complex) -> Tensor: ...
-        def __matmul__(self, other: Tensor | complex) -> Tensor: ...
-        def __neg__(self) -> Tensor: ...
-        def __gt__(self, other: Tensor | complex) -> Tensor: ...
-        def __ge__(self, other: Tensor | complex) -> Tensor: ...
-        def __lt__(self, other: Tensor | complex) -> Tensor: ...
-        def __le__(self, other: Tensor | complex) -> Tensor: ...
-        def __iadd__(self, other: Tensor | complex) -> Tensor: ...
-        def __isub__(self, other: Tensor | complex) -> Tensor: ...
-        def __imul__(self, other: Tensor | complex) -> Tensor: ...
-        def __itruediv__(self, other: Tensor | complex) -> Tensor: ...
-        def __ipow__(self, other: Tensor | complex) -> Tensor: ...
-        def __imatmul__(self, other: Tensor | complex) -> Tensor: ...
-        def __getitem__(self, index: object) -> Tensor: ...
-        def __setitem__(self, index: object, value: Tensor | complex) -> None: ...
-        def __iter__(self) -> Iterator[Tensor]: ...
-        def exp(self) -> Tensor: ...
-        def log(self) -> Tensor: ...
-        def sqrt(self) -> Tensor: ...
-        def tanh(self) -> Tensor: ...
-        def sum(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor: ...
-        def mean(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor: ...
-        def max(self, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor: ...
-        def argmax(self, axis: int | None = None) -> Tensor: ...
-        def reshape(self, *shape: int | tuple[int, ...] | list[int]) -> Tensor: ...
-        def transpose(self, *axes: int | tuple[int, ...] | None) -> Tensor: ...
-        @property
-        def T(self) -> Tensor: ...
-        def flatten(self, start: int = 0) -> Tensor: ...
 
     # ------------------------------------------------------------------ shape
     def view(self: Tensor, *shape: Sizes) -> Tensor:
@@ -276,9 +228,7 @@ class Methods(Conversions):
         """The Tensor itself, which every op accepts in any memory layout."""
         return self
 
-    def clone(self: Tensor) -> Tensor:
-        """A copy, through which the gradient flows."""
-        return arrange.clone(self)
+    clone = _unary(arrange.clone, "A copy, through which the gradient flows.")
 
     def split(self: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
         """Parts of a size, or of the given sizes."""
@@ -316,34 +266,17 @@ class Methods(Conversions):
         return getitem(self, (*(slice(None),) * axis, slice(begin, begin + length)))
 
     # ------------------------------------------------------------------ arithmetic
-    def add(self: Tensor, other: Number) -> Tensor:
-        """x + other."""
-        return basic.add(self, other)
-
-    def sub(self: Tensor, other: Number) -> Tensor:
-        """x - other."""
-        return basic.sub(self, other)
-
-    def mul(self: Tensor, other: Number) -> Tensor:
-        """x * other."""
-        return basic.mul(self, other)
-
-    def div(self: Tensor, other: Number) -> Tensor:
-        """x / other."""
-        return basic.div(self, other)
+    add = _binary(basic.add, "x + other.")
+    sub = _binary(basic.sub, "x - other.")
+    mul = _binary(basic.mul, "x * other.")
+    div = _binary(basic.div, "x / other.")
 
     def pow(self: Tensor, exponent: Number) -> Tensor:
         """x ** exponent."""
         return basic.pow(self, exponent)
 
-    def neg(self: Tensor) -> Tensor:
-        """-x."""
-        return basic.neg(self)
-
-    def abs(self: Tensor) -> Tensor:
-        """The absolute value."""
-        return select.abs(self)
-
+    neg = _unary(basic.neg, "-x.")
+    abs = _unary(selection.abs, "The absolute value.")
     absolute = abs
 
     def square(self: Tensor) -> Tensor:
@@ -354,23 +287,16 @@ class Methods(Conversions):
         """1 / x."""
         return basic.div(1, self)
 
-    def rsqrt(self: Tensor) -> Tensor:
-        """1 / sqrt(x)."""
-        return basic.rsqrt(self)
+    rsqrt = _unary(basic.rsqrt, "1 / sqrt(x).")
 
     def clip(self: Tensor, min: float | None = None, max: float | None = None, out: None = None) -> Tensor:
         """At least min and at most max."""
-        return select.clip(self, low=min, high=max)
+        return selection.clip(self, low=min, high=max)
 
     clamp = clip
 
-    def maximum(self: Tensor, other: Number) -> Tensor:
-        """The larger of two."""
-        return select.maximum(self, other)
-
-    def minimum(self: Tensor, other: Number) -> Tensor:
-        """The smaller of two."""
-        return select.minimum(self, other)
+    maximum = _binary(selection.maximum, "The larger of two.")
+    minimum = _binary(selection.minimum, "The smaller of two.")
 
     def matmul(self: Tensor, other: Tensor) -> Tensor:
         """x @ other."""
@@ -385,13 +311,8 @@ class Methods(Conversions):
     __abs__ = abs
 
     # ------------------------------------------------------------------ activations
-    def sigmoid(self: Tensor) -> Tensor:
-        """`ops.sigmoid`."""
-        return sigmoid(self)
-
-    def relu(self: Tensor) -> Tensor:
-        """`ops.relu`."""
-        return relu(self)
+    sigmoid = _unary(sigmoid, "`ops.sigmoid`.")
+    relu = _unary(relu, "`ops.relu`.")
 
     def softmax(self: Tensor, axis: int = -1) -> Tensor:
         """`ops.softmax` along an axis."""
@@ -440,7 +361,7 @@ class Methods(Conversions):
             raise ValueError(f"logsumexp: there is no sum of 0 values (shape {self.shape}, axis {axis}); reduce over "
                              "axes that are not empty")
         top = basic.max(self.detach(), axis=axis, keepdims=True)
-        top = select.where(select.abs(top) < np.inf, top, 0.0)
+        top = selection.where(selection.abs(top) < np.inf, top, 0.0)
         total = basic.sum(basic.exp(basic.sub(self, top)), axis=axis, keepdims=True)
         y = basic.add(basic.log(total), top)
         return y if keepdims else arrange.squeeze(y, axis)
@@ -464,11 +385,11 @@ class Methods(Conversions):
     # ------------------------------------------------------------------ masks, indices, order
     def where(self: Tensor, condition: Tensor, other: Number) -> Tensor:
         """x where the condition holds, other elsewhere."""
-        return select.where(condition, self, other)
+        return selection.where(condition, self, other)
 
     def masked_fill(self: Tensor, mask: Tensor, value: float) -> Tensor:
         """The value where the mask holds, x elsewhere."""
-        return select.where(mask, value, self)
+        return selection.where(mask, value, self)
 
     def masked_select(self: Tensor, mask: Tensor) -> Tensor:
         """x[mask]."""
@@ -505,35 +426,18 @@ class Methods(Conversions):
         order = arrange.first_of(self, int(k), axis, largest)
         return arrange.pick(self, axis, order, once=True), order
 
-    def eq(self: Tensor, other: Number) -> Tensor:
-        """x == other."""
-        return basic.eq(self, other)
-
-    def ne(self: Tensor, other: Number) -> Tensor:
-        """x != other."""
-        return basic.ne(self, other)
-
-    def gt(self: Tensor, other: Number) -> Tensor:
-        """x > other."""
-        return basic.gt(self, other)
-
-    def ge(self: Tensor, other: Number) -> Tensor:
-        """x >= other."""
-        return basic.ge(self, other)
-
-    def lt(self: Tensor, other: Number) -> Tensor:
-        """x < other."""
-        return basic.lt(self, other)
-
-    def le(self: Tensor, other: Number) -> Tensor:
-        """x <= other."""
-        return basic.le(self, other)
+    eq = _binary(basic.eq, "x == other.")
+    ne = _binary(basic.ne, "x != other.")
+    gt = _binary(basic.gt, "x > other.")
+    ge = _binary(basic.ge, "x >= other.")
+    lt = _binary(basic.lt, "x < other.")
+    le = _binary(basic.le, "x <= other.")
 
     def __and__(self: Tensor, other: Tensor) -> Tensor:
-        return select.minimum(*_masks("and", self, other))
+        return selection.minimum(*_masks("and", self, other))
 
     def __or__(self: Tensor, other: Tensor) -> Tensor:
-        return select.maximum(*_masks("or", self, other))
+        return selection.maximum(*_masks("or", self, other))
 
     def __xor__(self: Tensor, other: Tensor) -> Tensor:
         return basic.ne(*_masks("xor", self, other))
@@ -557,21 +461,10 @@ class Methods(Conversions):
         setitem(self, ..., other)
         return self
 
-    def add_(self: Tensor, other: Number) -> Tensor:
-        """x += other."""
-        return _IN_PLACE["__iadd__"](self, other)
-
-    def sub_(self: Tensor, other: Number) -> Tensor:
-        """x -= other."""
-        return _IN_PLACE["__isub__"](self, other)
-
-    def mul_(self: Tensor, other: Number) -> Tensor:
-        """x *= other."""
-        return _IN_PLACE["__imul__"](self, other)
-
-    def div_(self: Tensor, other: Number) -> Tensor:
-        """x /= other."""
-        return _IN_PLACE["__itruediv__"](self, other)
+    add_ = _binary(Operators.__iadd__, "x += other.")
+    sub_ = _binary(Operators.__isub__, "x -= other.")
+    mul_ = _binary(Operators.__imul__, "x *= other.")
+    div_ = _binary(Operators.__itruediv__, "x /= other.")
 
     def clamp_(self: Tensor, min: float | None = None, max: float | None = None) -> Tensor:
         """At least min and at most max, in place."""
@@ -579,7 +472,7 @@ class Methods(Conversions):
         plain = all(isinstance(end, (int, float)) for end in ends) and not (min is max is None)
         if plain and not (self.requires_grad and mode.grad) and write_over(self, "clip", *ends):
             return self
-        setitem(self, ..., select.clip(self.detach(), low=min, high=max))
+        setitem(self, ..., selection.clip(self.detach(), low=min, high=max))
         return self
 
     clip_ = clamp_
@@ -633,5 +526,5 @@ attach({name: _method(name, value) for room in (Conversions, Methods) for name, 
 attach({"__rand__": Methods.__and__, "__ror__": Methods.__or__, "__rxor__": Methods.__xor__, "size": property(_size)})
 attach({f"__{side}{name}__": _refused(name, sign) for name, sign in (("floordiv", "//"), ("mod", "%"))
         for side in ("", "r")})
-UFUNCS.update(absolute=select.abs, maximum=select.maximum, minimum=select.minimum, square=Methods.square,
+UFUNCS.update(absolute=selection.abs, maximum=selection.maximum, minimum=selection.minimum, square=Methods.square,
               reciprocal=Methods.reciprocal)

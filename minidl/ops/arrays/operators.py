@@ -1,10 +1,13 @@
 """The operators and methods of Tensor, NumPy's functions of it, and changes in place."""
 
+# A method's self is a Tensor, which inherits it for type checkers; mypy wants a supertype.
+# mypy: disable-error-code="misc"
+
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,11 +17,12 @@ from ..common.backend import backend_of
 from ..common.op import _check_same, _number, by_name_alone, renamed
 from ..common.primitives import Array, Index
 from ..layers.activation import tanh
+from . import basic
 from .basic import (
+    Axis,
     Number,
     _shape,
     add,
-    argmax,
     div,
     eq,
     exp,
@@ -28,18 +32,17 @@ from .basic import (
     log,
     lt,
     matmul,
-    max,
-    mean,
     mul,
     ne,
     neg,
     pow,
     sqrt,
     sub,
-    sum,
 )
 from .indexing import getitem, plain_index
 from .shapes import flatten, reshape, transpose
+
+Sizes = int | tuple[int, ...] | list[int]
 
 
 # ---------------------------------------------------------------- in place
@@ -129,6 +132,11 @@ def _matmul(x: Tensor, y: Tensor) -> Tensor:
     return reshape(z, shape=rows + (z.shape[-1:] if y.ndim > 1 else ()))
 
 
+def _reflected(function: Callable[[Any, Any], Tensor]) -> Callable[[Tensor, Number], Tensor]:
+    """`y op x`, where y is not a Tensor."""
+    return lambda x, y: function(y, x)
+
+
 def _sizes(args: tuple[Any, ...]) -> tuple[int, ...]:
     """Both x.reshape(2, 3) and x.reshape((2, 3))."""
     return tuple(args[0]) if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
@@ -155,12 +163,6 @@ def _reduction(name: str, function: Callable[..., Tensor], *names: str, by_place
                             f"t.{name}(axis=1)")
         return function(x, axis=axis, **options)
     return method
-
-
-def _reshape(x: Tensor, *shape: int | tuple[int, ...] | list[int], order: str = "C") -> Tensor:
-    if order != "C":
-        raise ValueError(f"reshape: order {order!r} is not 'C', in which values are read here; transpose first")
-    return reshape(x, shape=_sizes(shape))
 
 
 # NumPy's functions by the operators that they stand for, and by the ops that compute the same
@@ -196,29 +198,47 @@ def _array_function(x: Tensor, function: Callable[..., Any], types: object, argu
     return function._implementation(*arguments, **options)  # type: ignore[attr-defined]  # NumPy's, without dispatch
 
 
-METHODS = {
-    "__add__": add, "__radd__": lambda x, y: add(y, x),
-    "__sub__": sub, "__rsub__": lambda x, y: sub(y, x),
-    "__mul__": mul, "__rmul__": lambda x, y: mul(y, x),
-    "__truediv__": div, "__rtruediv__": lambda x, y: div(y, x),
-    "__pow__": pow, "__rpow__": lambda x, y: pow(y, x),
-    "__matmul__": _matmul, "__rmatmul__": lambda x, y: _matmul(y, x),
-    "__neg__": neg,
-    "__gt__": gt, "__ge__": ge, "__lt__": lt, "__le__": le, "__eq__": eq, "__ne__": ne,
-    "__getitem__": getitem, "__setitem__": setitem, "__array_ufunc__": _array_ufunc,
-    "__array_function__": _array_function,
-    "__iadd__": _in_place("iadd", add), "__isub__": _in_place("isub", sub), "__imul__": _in_place("imul", mul),
-    "__itruediv__": _in_place("itruediv", div), "__ipow__": _in_place("ipow", pow),
-    "__imatmul__": _in_place("imatmul", _matmul),
-    "__iter__": lambda x: (x[i] for i in range(len(x))),
-    "exp": exp, "log": log, "sqrt": sqrt, "tanh": tanh,
-    "sum": _reduction("sum", sum, "keepdims"), "mean": _reduction("mean", mean, "keepdims"),
-    "max": _reduction("max", max, "keepdims", by_place=0), "argmax": _reduction("argmax", argmax),
-    "reshape": _reshape,
-    "transpose": lambda x, *axes: transpose(x, axes=None if axes == (None,) else _sizes(axes) or None),
-    "T": property(lambda x: transpose(x)),
-    "flatten": flatten,
-}
+class Operators:
+    """Tensor's operators, and the ops that are its methods as they are. `attach` makes them so; type checkers take this
+    class for one that Tensor inherits."""
+
+    __add__, __radd__ = add, _reflected(add)
+    __sub__, __rsub__ = sub, _reflected(sub)
+    __mul__, __rmul__ = mul, _reflected(mul)
+    __truediv__, __rtruediv__ = div, _reflected(div)
+    __pow__, __rpow__ = pow, _reflected(pow)
+    __matmul__, __rmatmul__ = _matmul, _reflected(_matmul)
+    __neg__ = neg
+    __gt__, __ge__, __lt__, __le__ = gt, ge, lt, le
+    __getitem__, __setitem__ = getitem, setitem
+    __iadd__, __isub__, __imul__ = _in_place("iadd", add), _in_place("isub", sub), _in_place("imul", mul)
+    __itruediv__, __ipow__ = _in_place("itruediv", div), _in_place("ipow", pow)
+    __imatmul__ = _in_place("imatmul", _matmul)
+    exp, log, sqrt, tanh, flatten = exp, log, sqrt, tanh, flatten
+
+    def __iter__(self: Tensor) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def reshape(self: Tensor, *shape: Sizes, order: str = "C") -> Tensor:
+        if order != "C":
+            raise ValueError(f"reshape: order {order!r} is not 'C', in which values are read here; transpose first")
+        return reshape(self, shape=_sizes(shape))
+
+    def transpose(self: Tensor, *axes: Sizes | None) -> Tensor:
+        return transpose(self, axes=None if axes == (None,) else _sizes(axes) or None)
+
+    @property
+    def T(self: Tensor) -> Tensor:
+        return transpose(self)
+
+    if TYPE_CHECKING:                      # the axis of these may come by position; that of the ops may not
+        def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor: ...
+        def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor: ...
+        def max(self, *, axis: Axis = None, keepdims: bool = False) -> Tensor: ...
+        def argmax(self, axis: int | None = None) -> Tensor: ...
+    else:
+        sum, mean = _reduction("sum", basic.sum, "keepdims"), _reduction("mean", basic.mean, "keepdims")
+        max, argmax = _reduction("max", basic.max, "keepdims", by_place=0), _reduction("argmax", basic.argmax)
 
 
 def attach(methods: dict[str, Any]) -> None:
@@ -231,4 +251,5 @@ def attach(methods: dict[str, Any]) -> None:
         setattr(Tensor, name, method)
 
 
-attach(METHODS)
+attach({name: value for name, value in vars(Operators).items() if callable(value) or isinstance(value, property)})
+attach({"__eq__": eq, "__ne__": ne, "__array_ufunc__": _array_ufunc, "__array_function__": _array_function})
