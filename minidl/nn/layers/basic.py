@@ -120,10 +120,29 @@ class Linear(Module):
         return f"{in_}, {out}" + ", bias=False" * (self.bias is None)
 
 
-class _Pool2d(Module):
-    """What both poolings share: window, stride (the window's size by default) and padding."""
+class OfOp(Module):
+    """A layer that computes an op: `class ELU(OfOp, op=ops.elu, options=("alpha",))`.
 
-    op: Callable[..., Tensor]
+    The op's options are attributes of the layer, of the same names; its repr has all of them.
+    """
+
+    _op: Callable[..., Tensor]
+    _options: tuple[str, ...]
+
+    def __init_subclass__(cls, op: Callable[..., Tensor] | None = None, options: tuple[str, ...] = ()):
+        super().__init_subclass__()
+        if op is not None:                 # else a class that changes one of these layers
+            cls._op, cls._options = staticmethod(op), options
+
+    def forward(self, x: Tensor) -> Tensor:
+        return type(self)._op(x, **{name: getattr(self, name) for name in self._options})
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._options)
+
+
+class _Pool2d(OfOp):
+    """What both poolings share: window, stride (the window's size by default) and padding."""
 
     def __init__(self, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0):
         super().__init__()
@@ -135,43 +154,27 @@ class _Pool2d(Module):
         self.kernel_size, self.stride, self.padding = plain((kernel_size, stride, padding))
 
     def forward(self, x: Tensor) -> Tensor:
-        return type(self).op(x, size=self.kernel_size, stride=self.stride, padding=self.padding)
-
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+        return type(self)._op(x, size=self.kernel_size, stride=self.stride, padding=self.padding)
 
 
-class AvgPool2d(_Pool2d):
+class AvgPool2d(_Pool2d, op=ops.avg_pool2d, options=("kernel_size", "stride", "padding")):
     """`ops.avg_pool2d` as a layer."""
 
-    op = staticmethod(ops.avg_pool2d)
 
-
-class MaxPool2d(_Pool2d):
+class MaxPool2d(_Pool2d, op=ops.max_pool2d, options=("kernel_size", "stride", "padding")):
     """`ops.max_pool2d` as a layer."""
 
-    op = staticmethod(ops.max_pool2d)
 
-
-class Sigmoid(Module):
+class Sigmoid(OfOp, op=ops.sigmoid):
     """`ops.sigmoid` as a layer."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.sigmoid(x)
 
-
-class Tanh(Module):
+class Tanh(OfOp, op=ops.tanh):
     """`ops.tanh` as a layer."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.tanh(x)
 
-
-class ReLU(Module):
+class ReLU(OfOp, op=ops.relu):
     """`ops.relu` as a layer."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.relu(x)
 
 
 class Flatten(Module):

@@ -10,7 +10,7 @@ from ...distributed.world import current
 from ...ops.common.geometry import plain
 from .. import init
 from ..module import Module
-from .basic import _positive
+from .basic import OfOp, _positive
 
 
 def _weight(shape: tuple[int, ...], wanted: bool) -> Tensor | None:
@@ -146,7 +146,7 @@ class GroupNorm(Module):
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}" + ", affine=False" * (self.weight is None)
 
 
-class LocalResponseNorm(Module):
+class LocalResponseNorm(OfOp, op=ops.local_response_norm, options=("size", "alpha", "beta", "k")):
     """`ops.local_response_norm` as a layer. Raises ValueError for a size below 1."""
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0):
@@ -154,9 +154,6 @@ class LocalResponseNorm(Module):
         (size,) = _positive("LocalResponseNorm", size=size)
         self.size: int = size
         self.alpha, self.beta, self.k = plain((alpha, beta, k))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.local_response_norm(x, self.size, self.alpha, self.beta, self.k)
 
     def extra_repr(self) -> str:
         return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"

@@ -7,7 +7,7 @@ from ...core.tensor import Tensor
 from ...ops.common.geometry import Padding, Pair, edges, pair, plain
 from ...ops.layers.resample import Size
 from ..module import Module
-from .basic import _parameter, _positive
+from .basic import OfOp, _parameter, _positive
 
 
 class Conv1d(Module):
@@ -69,7 +69,7 @@ class ConvTranspose2d(Module):
                 + ", bias=False" * (self.bias is None))
 
 
-class Upsample(Module):
+class Upsample(OfOp, op=ops.interpolate, options=("size", "scale_factor")):
     """`ops.interpolate` as a layer: each pixel several times."""
 
     def __init__(self, size: Pair | None = None, scale_factor: Pair | None = None, mode: str = "nearest"):
@@ -78,28 +78,22 @@ class Upsample(Module):
             raise ValueError(f"Upsample: mode {mode!r} is not 'nearest', the only one")
         self.size, self.scale_factor = plain((size, scale_factor))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.interpolate(x, self.size, self.scale_factor)
-
     def extra_repr(self) -> str:
         return f"size={self.size}" if self.scale_factor is None else f"scale_factor={self.scale_factor}"
 
 
-class PixelShuffle(Module):
+class PixelShuffle(OfOp, op=ops.pixel_shuffle, options=("upscale_factor",)):
     """`ops.pixel_shuffle` as a layer."""
 
     def __init__(self, upscale_factor: int):
         super().__init__()
         (self.upscale_factor,) = _positive("PixelShuffle", upscale_factor=upscale_factor)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.pixel_shuffle(x, self.upscale_factor)
-
     def extra_repr(self) -> str:
         return f"{self.upscale_factor}"
 
 
-class AdaptiveAvgPool2d(Module):
+class AdaptiveAvgPool2d(OfOp, op=ops.adaptive_avg_pool2d, options=("output_size",)):
     """`ops.adaptive_avg_pool2d` as a layer: output_size is an int or (oh, ow), of which None keeps x's.
 
     >>> AdaptiveAvgPool2d(1)(Tensor([[[[1.0, 2.0, 6.0]]]])).item()
@@ -109,9 +103,3 @@ class AdaptiveAvgPool2d(Module):
     def __init__(self, output_size: Size):
         super().__init__()
         self.output_size = plain(output_size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.adaptive_avg_pool2d(x, self.output_size)
-
-    def extra_repr(self) -> str:
-        return f"output_size={self.output_size}"

@@ -5,58 +5,38 @@ from __future__ import annotations
 from ... import ops
 from ...core.tensor import Tensor
 from ..module import Module
+from .basic import OfOp
 
 
-class LeakyReLU(Module):
+class LeakyReLU(OfOp, op=ops.leaky_relu, options=("negative_slope",)):
     """`ops.leaky_relu` as a layer."""
 
     def __init__(self, negative_slope: float = 0.01):
         super().__init__()
         self.negative_slope = negative_slope
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.leaky_relu(x, negative_slope=self.negative_slope)
 
-    def extra_repr(self) -> str:
-        return f"negative_slope={self.negative_slope}"
-
-
-class ELU(Module):
+class ELU(OfOp, op=ops.elu, options=("alpha",)):
     """`ops.elu` as a layer."""
 
     def __init__(self, alpha: float = 1.0):
         super().__init__()
         self.alpha = alpha
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.elu(x, alpha=self.alpha)
 
-    def extra_repr(self) -> str:
-        return f"alpha={self.alpha}"
-
-
-class Softplus(Module):
+class Softplus(OfOp, op=ops.softplus):
     """`ops.softplus` as a layer."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.softplus(x)
 
-
-class Hardsigmoid(Module):
+class Hardsigmoid(OfOp, op=ops.hardsigmoid):
     """`ops.hardsigmoid` as a layer."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.hardsigmoid(x)
 
-
-class SiLU(Module):
+class SiLU(OfOp, op=ops.silu):
     """`ops.silu` as a layer."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.silu(x)
 
-
-class GELU(Module):
+class GELU(OfOp, op=ops.gelu, options=("approximate",)):
     """`ops.gelu` as a layer. Raises ValueError for an approximation that is neither "none" nor "tanh"."""
 
     def __init__(self, approximate: str = "none"):
@@ -64,12 +44,6 @@ class GELU(Module):
         if approximate not in ("none", "tanh"):
             raise ValueError(f"GELU: approximate is {approximate!r} but must be 'none' or 'tanh'")
         self.approximate = approximate
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.gelu(x, approximate=self.approximate)
-
-    def extra_repr(self) -> str:
-        return f"approximate={self.approximate!r}"
 
 
 class Softmax(Module):
