@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 
 from minidl.data.sets import download
-from minidl.data.sets.catalog import Download, File, Spec
+from minidl.data.sets.catalog import DataFile, Download, Spec
 from minidl.data.sets.download import install
 
 MIRRORS = ("https://one.example/", "https://two.example/")
@@ -50,7 +50,7 @@ def tiny(downloads: dict[str, bytes], files: tuple[str, ...] = ()) -> Spec:
     """A data set of these downloads, of which the archives hold the files, ten bytes each."""
     wanted = tuple(Download(name, len(held), hashlib.sha256(held).hexdigest(), tuple(m + name for m in MIRRORS))
                    for name, held in downloads.items())
-    inside = tuple(File(name, len(HELD), hashlib.sha256(HELD).hexdigest()) for name in files)
+    inside = tuple(DataFile(name, len(HELD), hashlib.sha256(HELD).hexdigest()) for name in files)
     return Spec("tiny", (), {"train": inside}, (), wanted, "synthetic-digits", "idx")
 
 

@@ -3,6 +3,7 @@
 import base64
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -642,7 +643,7 @@ def test_a_failing_read_is_told_in_one_line(path, monkeypatch):
     def fail(*_):
         raise OSError("file read failed:\n  errno = 5 in '\x1b[2J\x07'")
 
-    monkeypatch.setattr(hdf5, "_read", fail)
+    monkeypatch.setattr(hdf5.Hdf5, "values", fail)
     assert_refused(path, r"is truncated or damaged (file read failed: errno = 5 in '\x1b[2J\x07'); copy it again from")
 
 
@@ -720,7 +721,7 @@ def test_all_mismatches_are_listed_at_once(tmp_path):
 
 
 def test_nothing_is_allocated_or_read_before_all_fits(path, monkeypatch):
-    monkeypatch.setattr(hdf5, "_read", lambda *_: pytest.fail("a parameter was read"))
+    monkeypatch.setattr(hdf5.Hdf5, "values", lambda *_: pytest.fail("a parameter was read"))
     smaller = net()
     smaller.parameters["features.0.weight"] = np.ones((3, 5), "f4")
     assert_refused(path, "features.0.weight is (3,5) float32 in the model but (3,4) float32 in the file", smaller)
@@ -831,7 +832,7 @@ def test_a_slash_in_a_link_name_is_not_a_path(path):
         file["model/bias_x"] = DATA
     path.write_bytes(path.read_bytes().replace(b"bias_x", b"bias/x"))
     with h5py.File(path, "r") as file:
-        found, all_seen = hdf5._objects(file, {"bias": DATA}, "model")
+        found, all_seen = hdf5.Hdf5(file, Meter(io.BytesIO(), 0, ""), "model", {}, {}).entries({"bias": DATA})
     assert found == {"bias": "an external link", "bias/x": "an unknown link"}
     assert all_seen
 

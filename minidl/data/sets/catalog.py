@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class File:
+class DataFile:
     """One official file, uncompressed: its name, size in bytes and SHA-256."""
 
     name: str
@@ -30,7 +30,7 @@ class Spec:
 
     name: str
     classes: tuple[str, ...]
-    splits: dict[str, tuple[File, ...]]
+    splits: dict[str, tuple[DataFile, ...]]
     folders: tuple[str, ...]               # searched below each root, after the root itself
     downloads: tuple[Download, ...]
     stand_in: str                          # the generated set of the same shape
@@ -42,7 +42,7 @@ def _idx_set(name: str, classes: tuple[str, ...], folders: tuple[str, ...], base
     """MNIST and what copies its files: facts are size, SHA-256 and the same of the .gz, in this order of names."""
     names = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
              "t10k-labels-idx1-ubyte")
-    files = tuple(File(n, size, sha) for n, (size, sha, _, _) in zip(names, facts, strict=True))
+    files = tuple(DataFile(n, size, sha) for n, (size, sha, _, _) in zip(names, facts, strict=True))
     downloads = tuple(Download(f"{n}.gz", size, sha, tuple(f"{base}{n}.gz" for base in bases))
                       for n, (_, _, size, sha) in zip(names, facts, strict=True))
     return Spec(name, classes, {"train": files[:2], "test": files[2:]}, folders, downloads, "synthetic-digits", "idx")
@@ -75,7 +75,7 @@ _FASHION = _idx_set(
      (10008, "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
       5148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5")))
 
-_CIFAR10_FILES = tuple(File(name, 30730000, sha) for name, sha in (
+_CIFAR10_FILES = tuple(DataFile(name, 30730000, sha) for name, sha in (
     ("data_batch_1.bin", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
     ("data_batch_2.bin", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
     ("data_batch_3.bin", "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),

@@ -16,7 +16,7 @@ import numpy as np
 from ...core.host import cache_folder
 from ..images import channel_statistics
 from ..items import Items
-from .catalog import OWNERS, SPECS, File, Spec
+from .catalog import OWNERS, SPECS, DataFile, Spec
 from .download import install
 from .formats import FORMATS, SUFFIXES, Content, parse_idx, read
 from .synthetic import (
@@ -30,7 +30,7 @@ from .synthetic import (
 from .table import Table
 
 Folder = str | os.PathLike[str]
-Source = tuple[Path, Callable[[Path, File], Content]]
+Source = tuple[Path, Callable[[Path, DataFile], Content]]
 Generator = Callable[[str, int], tuple[np.ndarray, np.ndarray]]
 
 SYNTHETIC_SIZES = {"train": 10_000, "test": 2_000}
@@ -176,7 +176,7 @@ def _folders(spec: Spec, roots: list[Path]) -> list[Path]:
     return [folder for root in roots for folder in (root, *(root / below for below in spec.folders))]
 
 
-def _source(folder: Path, spec: Spec, file: File) -> Source | None:
+def _source(folder: Path, spec: Spec, file: DataFile) -> Source | None:
     """The path that holds an official file's content in a folder, and how to read it; None where none does."""
     form = FORMATS[spec.format]
     ways = {file.name + suffix: read for suffix in SUFFIXES} | {form.container(spec.name, file.name): form.restore}
@@ -203,7 +203,7 @@ def _find(spec: Spec, split: str, roots: list[Path], refused: list[str]) -> tupl
     return None
 
 
-def _content(source: Source, file: File) -> Content | str:
+def _content(source: Source, file: DataFile) -> Content | str:
     """What is read there, where it is the official file's; where it is a file of another known set, that one's name.
 
     Raises ValueError, with what is wrong as precisely as can be told, where it is neither, and OSError where it

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...core.host import cache_folder
-from .catalog import Download, File, Spec
+from .catalog import DataFile, Download, Spec
 
 SILENCE = 10.0                             # seconds that a mirror may be silent
 GRACE, MIN_RATE = 20.0, 50_000           # it may take 20 s and what is left at 50 kB/s, in all and at any time
@@ -189,7 +189,7 @@ def _blocks(url: str, opener: Callable[[str], Any], size: int) -> Iterator[bytes
         left.set()
 
 
-def _unpack(archive: Path, files: list[File]) -> None:
+def _unpack(archive: Path, files: list[DataFile]) -> None:
     """Put the wanted files of a tar archive beside it; names come from our table, never from the archive."""
     with tarfile.open(archive, "r:gz") as tar:
         members = {Path(member.name).name: member for member in tar if member.isfile()}

@@ -18,7 +18,7 @@ from typing import IO, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from .catalog import File
+from .catalog import DataFile
 
 Array = np.ndarray
 Content = bytes | memoryview              # a whole file's, read-only
@@ -72,7 +72,7 @@ def _reason(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
-def read(path: Path, file: File) -> Content:
+def read(path: Path, file: DataFile) -> Content:
     """The uncompressed content of a plain, .gz or .xz file, but never more than one byte too much.
 
     Raises ValueError for a compressed file that is damaged, or that hides work: more streams than one, or much that
@@ -169,7 +169,7 @@ def _unpickled(content: bytes, most: int) -> Any:
     return _Unpickler(io.BytesIO(content), encoding="bytes").load()
 
 
-def records_from_pickle(path: Path, file: File) -> Content:
+def records_from_pickle(path: Path, file: DataFile) -> Content:
     """The binary record file's bytes from the pickled version of one of CIFAR-10's batches.
 
     Raises ValueError for a pickle that is damaged, asks for anything but arrays, or holds other things.
@@ -222,7 +222,7 @@ class _Frugal(io.FileIO):
         return held
 
 
-def idx_from_npz(path: Path, file: File) -> Content:
+def idx_from_npz(path: Path, file: DataFile) -> Content:
     """An IDX file's bytes from Keras's archive, which holds x_train, y_train, x_test and y_test.
 
     Raises ValueError for a damaged archive or one without that array of bytes.
@@ -273,7 +273,7 @@ class Format(NamedTuple):
 
     parse: Callable[[Sequence[Content]], tuple[Array, Array]]
     container: Callable[[str, str], str]   # names of the set and of the file -> the container's name
-    restore: Callable[[Path, File], Content]
+    restore: Callable[[Path, DataFile], Content]
 
 
 FORMATS = {

@@ -6,9 +6,10 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -38,30 +39,14 @@ class Kind(NamedTuple):
     writer: str
 
 
-class File(Protocol):
-    """An open file of arrays, whatever its format. All of its methods raise WeightsError, a sentence without subject.
-
-    `attribute` gives a text or whole number, None where there is none or anything else. `entries` gives all that lies
-    in the file by the names of arrays, each as `describe` has it or in words what else is there; it may stop at the
-    20th that is not among `own`, which the second result then says with False. `read` gives an array's values, of the
-    shape and dtype that `entries` told and `like` has, and the checksum that is noted beside them. `foreign`: another
-    program wrote the file, which has arrays alone; then the checksum is that of the values themselves.
-    """
-
-    foreign: bool
-
-    def has(self, attribute: str) -> bool: ...
-
-    def attribute(self, name: str) -> str | int | None: ...
-
-    def entries(self, own: Mapping[str, np.ndarray]) -> tuple[dict[str, str], bool]: ...
-
-    def read(self, name: str, like: np.ndarray) -> tuple[np.ndarray, str | int | None]: ...
-
-
 def choose_another(kind: Kind) -> str:
     """The way out that most refusals name."""
     return f"choose a file that {kind.writer} wrote"
+
+
+def allowance(arrays: int) -> int:
+    """Bytes of all that a file of so many arrays may have beside their values, in the formats with one list of them."""
+    return 2**21 + arrays * 2**10
 
 
 def too_much(kind: Kind) -> str:
@@ -102,38 +87,88 @@ class Meter(io.RawIOBase):
             raise WeightsError(self.verdict)
 
 
-class Noted:
-    """The attributes of a format that has no place for them but one text: a JSON object, with the checksums of all
-    arrays. `text` makes it; the methods are those of File."""
+class File(ABC):
+    """An open file of arrays: what guards its reader, whatever the format. Its methods raise WeightsError, a sentence
+    without subject.
 
-    foreign = False
+    A format is a subclass, which says what lies in the file (`listing`), what of it is a plain array of which shape and
+    dtype (`describe`), and reads one (`values`). Names and texts of the file are shown quoted and cut, and as many
+    entries are looked at as matter. sums: the checksums of arrays by their names; None where another program wrote the
+    file, which has arrays alone: then the checksum is that of the values themselves.
+    """
 
-    def __init__(self, kind: Kind, text: str):
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict) or not isinstance(found.get("sha256"), dict):
-            raise WeightsError(f"has metadata {shown(text)} but must have a JSON object with checksums; "
-                               f"{choose_another(kind)}")
-        self.attributes: dict[str, Any] = found
-        self.sums: dict[str, Any] = found.pop("sha256")
+    most = MAX_NAMED                       # entries beside the arrays that are asked for, at which nothing more is read
 
-    @staticmethod
-    def text(state: Mapping[str, np.ndarray], attributes: Mapping[str, str | int]) -> str:
-        return json.dumps({**attributes, "sha256": {name: digest(array) for name, array in state.items()}})
+    def __init__(self, attributes: Mapping[str, object], sums: Mapping[str, object] | None):
+        self.attributes, self.sums, self.foreign = attributes, sums, sums is None
+        self.stored: dict[str, Any] = {}
 
+    # ------------------------------------------------------------------ of a format
+    @abstractmethod
+    def listing(self, own: Mapping[str, np.ndarray]) -> Iterable[tuple[str, Any]]:
+        """All that lies in the file: the names of arrays, or what else has a name, each with its entry."""
+
+    @abstractmethod
+    def describe(self, entry: Any) -> str:
+        """An entry as `describe` has it, or in words what keeps it from being a plain array."""
+
+    @abstractmethod
+    def values(self, entry: Any, like: np.ndarray) -> np.ndarray:
+        """An entry's values: an array of the shape and dtype that `describe` told, and `like` has."""
+
+    def checksum(self, name: str) -> str | int | None:
+        """The checksum that is noted for an array."""
+        return plain((self.sums or {}).get(name))
+
+    # ------------------------------------------------------------------ of every file
     def has(self, attribute: str) -> bool:
+        """Whether there is an attribute of this name, whatever it holds."""
         return attribute in self.attributes
 
     def attribute(self, name: str) -> str | int | None:
-        return _plain(self.attributes.get(name))
+        """A text or whole number; None where there is none or anything else."""
+        return plain(self.attributes.get(name))
 
-    def checksum(self, name: str) -> str | int | None:
-        return _plain(self.sums.get(name))
+    def entries(self, own: Mapping[str, np.ndarray]) -> tuple[dict[str, str], bool]:
+        """All that lies in the file by the names of arrays, as `describe` has it.
+
+        It may stop at the 20th (`most`) that is not among `own`, which the second result then says with False.
+        """
+        found: dict[str, str] = {}
+        strange = 0
+        for name, entry in self.listing(own):
+            if strange >= self.most:
+                return found, False
+            if name not in own:
+                name, strange = quoted(name), strange + 1
+            found[name] = "stored twice" if name in found else self.describe(entry)
+            self.stored[name] = entry
+        return found, True
+
+    def read(self, name: str, like: np.ndarray) -> tuple[np.ndarray, str | int | None]:
+        """The values of an array of which `entries` told that it is as `like`, and its checksum."""
+        array = self.values(self.stored[name], like)
+        return array, digest(array) if self.foreign else self.checksum(name)
 
 
-def _plain(value: object) -> str | int | None:
+def as_text(state: Mapping[str, np.ndarray], attributes: Mapping[str, str | int]) -> str:
+    """The attributes and all checksums as one text, for a format that has no other place for them: a JSON object."""
+    return json.dumps({**attributes, "sha256": {name: digest(array) for name, array in state.items()}})
+
+
+def of_text(kind: Kind, text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(attributes, checksums) of what `as_text` made."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("sha256"), dict):
+        raise WeightsError(f"has metadata {shown(text)} but must have a JSON object with checksums; "
+                           f"{choose_another(kind)}")
+    return found, found.pop("sha256")
+
+
+def plain(value: object) -> str | int | None:
     """A value as it is where it is a text that may be, or a whole number."""
     if isinstance(value, str):
         return value if len(value) <= TEXT else None

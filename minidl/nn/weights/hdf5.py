@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from .common import DTYPES, MAX_NAMED, TEXT, Kind, Meter, WeightsError, choose_another, describe, digest, part, too_much
+from .common import DTYPES, TEXT, File, Kind, Meter, WeightsError, choose_another, describe, digest, part, too_much
 
 if TYPE_CHECKING:
     import h5py  # imported where a file is opened
@@ -71,7 +71,7 @@ def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
         size, end = raw.seek(0, os.SEEK_END), int.from_bytes(header[28:36], "little")
         if size > end:
             raise WeightsError(f"has {size - end} bytes after its end; {choose}")
-        yield File(file, meter, kind.group)
+        yield Hdf5(file, meter, kind.group, file.attrs, {})
 
 
 def overhead(arrays: int) -> int:
@@ -90,28 +90,80 @@ def metered(meter: Meter) -> Iterator[None]:
         raise
 
 
-class File:
-    """An open HDF5 file; its methods are those of common.File."""
+class Hdf5(File):
+    """An open HDF5 file: its entries are datasets, or in words what is there instead."""
 
-    foreign = False
-
-    def __init__(self, file: h5py.File, meter: Meter, group: str):
+    def __init__(self, file: h5py.File, meter: Meter, group: str, attributes: Mapping[str, object],
+                 sums: Mapping[str, object] | None):
+        super().__init__(attributes, sums)
         self.file, self.meter, self.group = file, meter, group
-        self.stored: dict[str, Any] = {}
-
-    def has(self, attribute: str) -> bool:
-        return attribute in self.file.attrs
 
     def attribute(self, name: str) -> str | int | None:
         return _get(self.file, name)
 
-    def entries(self, own: Mapping[str, np.ndarray], most: int = MAX_NAMED) -> tuple[dict[str, str], bool]:
-        self.stored, all_seen = _objects(self.file, own, self.group, most)
-        return {name: _describe(entry) for name, entry in self.stored.items()}, all_seen
+    def checksum(self, name: str) -> str | int | None:
+        import h5py
 
-    def read(self, name: str, like: np.ndarray) -> tuple[np.ndarray, str | int | None]:
+        return _get(h5py.Dataset(self.stored[name]), "sha256")
+
+    def listing(self, own: Mapping[str, np.ndarray]) -> Iterator[tuple[str, Any]]:
+        import h5py
+
+        links = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external link"}
+        deepest = 1 + max(name.count(".") for name in own)
+        most = len(own) + self.most
+        seen: set[int] = set()
+        waiting: list[tuple[tuple[str, ...], bytes, Any]] = [(("/" + _part(link),), link, self.file.id)
+                                                             for link in _links(self.file.id, most)]
+        while waiting:
+            parts, link, group = waiting.pop()
+            name, top = ".".join(parts), parts == ("/" + self.group,)
+            parts = () if top else parts
+            # HDF5 would take a "/" within a link's name for a path, and follow every link along it.
+            kind = None if b"/" in link else group.links.get_info(link).type
+            if kind != h5py.h5l.TYPE_HARD:
+                yield name, links.get(kind, "an unknown link")
+                continue
+            entry = h5py.h5o.open(group, link)
+            address = h5py.h5o.get_info(entry).addr
+            if address in seen:
+                yield name, "a second link to another entry"
+            elif not isinstance(entry, h5py.h5g.GroupID):
+                yield name, entry if isinstance(entry, h5py.h5d.DatasetID) else "a named type"
+            elif not top and (name.startswith("/") or len(parts) >= deepest):
+                yield name, "a group"
+            elif below := _links(entry, most):
+                waiting += [((*parts, _part(child)), child, entry) for child in reversed(below)]
+            else:
+                yield name, "an empty group"
+            seen.add(address)
+
+    def describe(self, entry: h5py.h5d.DatasetID | str) -> str:
+        import h5py
+
+        if isinstance(entry, str):
+            return entry
+        storage = entry.get_create_plist()
+        layout = storage.get_layout()
+        # Asked before the shape: to find a virtual dataset's, HDF5 may open the files it is made of.
+        refused = {"a virtual dataset": layout == h5py.h5d.VIRTUAL,
+                   "kept in another file": storage.get_external_count() > 0,
+                   "compressed or filtered": storage.get_nfilters() > 0,
+                   "chunked or compact": layout != h5py.h5d.CONTIGUOUS}
+        for reason, applies in refused.items():
+            if applies:
+                return reason
+        if entry.get_space().get_simple_extent_type() == h5py.h5s.NULL:
+            return "empty"
+        return describe(entry.shape, _type_name(entry.get_type()))
+
+    def values(self, entry: h5py.h5d.DatasetID, like: np.ndarray) -> np.ndarray:
+        import h5py
+
         self.meter.left += like.nbytes
-        return _read(self.stored[name], like)
+        array = np.empty(like.shape, like.dtype)
+        entry.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
+        return array
 
 
 def _get(owner: h5py.Group, name: str) -> str | int | None:
@@ -134,44 +186,6 @@ def _get(owner: h5py.Group, name: str) -> str | int | None:
     return None
 
 
-def _objects(file: h5py.File, own: Mapping[str, Any], root: str,
-             most: int = MAX_NAMED) -> tuple[dict[str, Any], bool]:
-    """All that lies in the file, by the names of arrays: a dataset's id, or in words what is there instead.
-
-    Stops at the 20th (`most`) that is not among `own`, which the second result then says with False.
-    """
-    import h5py
-
-    links = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external link"}
-    deepest = 1 + max(name.count(".") for name in own)
-    seen: set[int] = set()
-    found: dict[str, Any] = {}
-    waiting: list[tuple[tuple[str, ...], bytes, Any]] = [(("/" + _part(link),), link, file.id)
-                                                         for link in _links(file.id, len(own) + most)]
-    while waiting and len(found.keys() - own.keys()) < most:
-        parts, link, group = waiting.pop()
-        name = ".".join(parts)
-        parts = parts if parts != ("/" + root,) else ()
-        # HDF5 would take a "/" within a link's name for a path, and follow every link along it.
-        kind = None if b"/" in link else group.links.get_info(link).type
-        if kind != h5py.h5l.TYPE_HARD:
-            found[name] = links.get(kind, "an unknown link")
-            continue
-        entry = h5py.h5o.open(group, link)
-        address = h5py.h5o.get_info(entry).addr
-        if address in seen:
-            found[name] = "a second link to another entry"
-        elif not isinstance(entry, h5py.h5g.GroupID):
-            found[name] = entry if isinstance(entry, h5py.h5d.DatasetID) else "a named type"
-        elif name != "/" + root and (name.startswith("/") or len(parts) >= deepest):
-            found[name] = "a group"
-        elif below := _links(entry, len(own) + most):
-            waiting += [((*parts, _part(child)), child, entry) for child in reversed(below)]
-        else:
-            found[name] = "an empty group"
-        seen.add(address)
-    return found, not waiting
-
 
 def _links(group: h5py.Group, most: int) -> list[bytes]:
     """The names in a group, as many as matter."""
@@ -191,26 +205,6 @@ def _part(link: bytes) -> str:
     return part(link.decode("utf-8", "backslashreplace"))
 
 
-def _describe(entry: h5py.Dataset) -> str:
-    """A dataset as `describe` has it, or in words what keeps it from being a plain array."""
-    import h5py
-
-    if isinstance(entry, str):
-        return entry
-    storage = entry.get_create_plist()
-    layout = storage.get_layout()
-    # Asked before the shape: to find a virtual dataset's, HDF5 may open the files it is made of.
-    refused = {"a virtual dataset": layout == h5py.h5d.VIRTUAL,
-               "kept in another file": storage.get_external_count() > 0,
-               "compressed or filtered": storage.get_nfilters() > 0,
-               "chunked or compact": layout != h5py.h5d.CONTIGUOUS}
-    for reason, applies in refused.items():
-        if applies:
-            return reason
-    if entry.get_space().get_simple_extent_type() == h5py.h5s.NULL:
-        return "empty"
-    return describe(entry.shape, _type_name(entry.get_type()))
-
 
 def _type_name(kind: h5py.h5t.TypeID) -> str:
     """A type that may be stored by name, any other HDF5 type by class and size."""
@@ -222,12 +216,3 @@ def _type_name(kind: h5py.h5t.TypeID) -> str:
     names = {getattr(h5t, name): name.lower() for name in ("INTEGER", "FLOAT", "STRING", "COMPOUND", "VLEN",
                                                            "REFERENCE", "ENUM", "ARRAY", "OPAQUE", "BITFIELD")}
     return f"{names.get(kind.get_class(), 'unknown type')} of {kind.get_size()} bytes"
-
-
-def _read(dataset: h5py.Dataset, like: np.ndarray) -> tuple[np.ndarray, str | int | None]:
-    """A dataset's values as an array of the model's shape and dtype, and the checksum noted beside them."""
-    import h5py
-
-    array = np.empty(like.shape, like.dtype)
-    dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
-    return array, _get(h5py.Dataset(dataset), "sha256")

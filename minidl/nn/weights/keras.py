@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from . import hdf5
-from .common import Kind, Meter, WeightsError, choose_another, digest, shown, too_much
+from .common import File, Kind, Meter, WeightsError, choose_another, shown, too_much
 
 Turn = Callable[[np.ndarray], np.ndarray]
 
@@ -150,30 +150,21 @@ def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
         raise WeightsError(f"has {size} bytes but says {end}; copy it again from where it came from")
     meter = Meter(raw, hdf5.overhead(arrays), too_much(kind))
     with hdf5.metered(meter), h5py.File(meter, "r") as file:
-        yield File(file, meter, kind.group)
+        yield Keras(file, meter, kind.group, {"model": "Keras"}, None)
 
 
-class File(hdf5.File):
-    """An open file of Keras; its methods are those of common.File. It has no attributes and no checksums."""
+class Keras(hdf5.Hdf5):
+    """An open file of Keras, which has no attributes and no checksums."""
 
-    foreign = True
+    most = _SPARE
+    attribute = File.attribute             # not one of HDF5's
 
-    def has(self, attribute: str) -> bool:
-        return False
-
-    def attribute(self, name: str) -> str | int | None:
-        return "Keras" if name == "model" else None
-
-    def entries(self, own: Mapping[str, np.ndarray], most: int = _SPARE) -> tuple[dict[str, str], bool]:
-        found, all_seen = super().entries(own, most)
+    def entries(self, own: Mapping[str, np.ndarray]) -> tuple[dict[str, str], bool]:
+        found, all_seen = super().entries(own)
         if found.get("/vars") == "a group" and not len(self.file["vars"]):
             del found["/vars"]             # of the net's own variables, of which a Sequential has none
         return {name: what for name, what in found.items()
                 if name in own or what != "an empty group" or not name.endswith(".vars")}, all_seen
-
-    def read(self, name: str, like: np.ndarray) -> tuple[np.ndarray, str | int | None]:
-        array, _ = super().read(name, like)
-        return array, digest(array)
 
 
 def schema(model: object, state: Mapping[str, np.ndarray]) -> tuple[dict[str, _Place], dict[str, np.ndarray]]:

@@ -19,13 +19,23 @@ from typing import BinaryIO
 
 import numpy as np
 
-from .common import DTYPES, MAX_NAMED, Kind, Meter, Noted, WeightsError, choose_another, describe, quoted, too_much
+from .common import (
+    DTYPES,
+    File,
+    Kind,
+    Meter,
+    WeightsError,
+    allowance,
+    as_text,
+    choose_another,
+    describe,
+    of_text,
+    too_much,
+)
 
 _METADATA = "minidl.json"
 _NPY = b"\x93NUMPY\x01\x00"
 _END = struct.Struct("<4s4H2LH")           # a zip's last bytes; its comment's length is the last of them
-_LIMIT = 2**21                             # bytes of the directory, and of minidl.json; more for each array
-_LIMIT_PER_ARRAY = 2**10
 _HEADER = re.compile(r"\{'descr': '([<|]\w\d{1,9})', 'fortran_order': False, 'shape': "
                      r"\(((?:\d{1,19}, ){0,31}(?:\d{1,19},?)?)\), \} *\n")
 _LONGEST = 1000                            # bytes of a header
@@ -38,7 +48,7 @@ def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, 
     """The file's bytes."""
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w") as archive:
-        archive.writestr(_entry(_METADATA), Noted.text(state, attributes))
+        archive.writestr(_entry(_METADATA), as_text(state, attributes))
         for name, array in state.items():
             with archive.open(_entry(f"{name}.npy"), "w", force_zip64=array.nbytes >= 2**31) as member:
                 plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
@@ -57,7 +67,7 @@ def _entry(name: str) -> zipfile.ZipInfo:
 @contextmanager
 def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
     """An open file as .npz, of which as much is read as so many arrays need."""
-    limit = _LIMIT + arrays * _LIMIT_PER_ARRAY
+    limit = allowance(arrays)            # of the directory, and of minidl.json
     if (start := raw.read(4)) != b"PK\3\4":
         raise WeightsError(f"is not a .npz file (it starts with {start!r} instead of {b'PK' + bytes([3, 4])!r}); "
                            f"{choose_another(kind)}")
@@ -69,13 +79,13 @@ def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
     try:
         with zipfile.ZipFile(meter) as archive:
             meter.left = sys.maxsize       # of each member, no more is asked than it may have
-            yield File(kind, archive, limit)
+            yield Npz(kind, archive, limit)
     except _DAMAGED as error:
         raise OSError(str(error)) from error
 
 
-class File(Noted):
-    """An open .npz file; its methods are those of common.File."""
+class Npz(File):
+    """An open .npz file: its entries are the archive's."""
 
     def __init__(self, kind: Kind, archive: zipfile.ZipFile, limit: int):
         self.archive = archive
@@ -84,25 +94,16 @@ class File(Noted):
             raise WeightsError(f"does not begin with {_METADATA}; {choose_another(kind)}")
         if known[_METADATA].file_size > limit or not _is_plain(known[_METADATA]):
             raise WeightsError(too_much(kind))
-        super().__init__(kind, archive.read(_METADATA).decode("utf-8", "backslashreplace"))
+        super().__init__(*of_text(kind, archive.read(_METADATA).decode("utf-8", "backslashreplace")))
 
-    def entries(self, own: Mapping[str, np.ndarray]) -> tuple[dict[str, str], bool]:
-        found: dict[str, str] = {}
-        strange = 0
+    def listing(self, own: Mapping[str, np.ndarray]) -> Iterator[tuple[str, zipfile.ZipInfo]]:
         for entry in self.archive.infolist():
-            if entry.filename == _METADATA:
-                continue
-            if strange >= MAX_NAMED:
-                return found, False
-            plain = entry.filename.endswith(".npy")
-            name = entry.filename.removesuffix(".npy") if plain else f"/{entry.filename}"
-            if name not in own:
-                name, strange = quoted(name), strange + 1
-            found[name] = "stored twice" if name in found else self._describe(entry) if plain else "no array"
-        return found, True
+            if (name := entry.filename) != _METADATA:
+                yield name.removesuffix(".npy") if name.endswith(".npy") else f"/{name}", entry
 
-    def _describe(self, entry: zipfile.ZipInfo) -> str:
-        """An array as `describe` has it, or in words what keeps it from being a plain array."""
+    def describe(self, entry: zipfile.ZipInfo) -> str:
+        if not entry.filename.endswith(".npy"):
+            return "no array"
         if not _is_plain(entry):
             return "compressed or encrypted"
         with self.archive.open(entry) as member:
@@ -120,14 +121,14 @@ class File(Noted):
         wanted = math.prod(shape) * np.dtype(header[1]).itemsize
         return describe(shape, _CODES[header[1]]) if values == wanted else f"{values} bytes where {wanted} must be"
 
-    def read(self, name: str, like: np.ndarray) -> tuple[np.ndarray, str | int | None]:
-        with self.archive.open(f"{name}.npy") as member:
+    def values(self, entry: zipfile.ZipInfo, like: np.ndarray) -> np.ndarray:
+        with self.archive.open(entry) as member:
             member.read(int.from_bytes(member.read(len(_NPY) + 2)[len(_NPY):], "little"))
             values = member.read(like.nbytes)
             if len(values) < like.nbytes or member.read(1):        # at its end, the archive's own checksum is compared
-                raise EOFError(f"{name} does not hold the values that its header promises")
+                raise EOFError(f"{entry.filename} does not hold the values that its header promises")
         array: np.ndarray = np.ndarray(like.shape, like.dtype.newbyteorder("<"), values)
-        return array.astype(like.dtype), self.checksum(name)
+        return array.astype(like.dtype)
 
 
 def _is_plain(entry: zipfile.ZipInfo) -> bool:

@@ -11,18 +11,16 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from ..habits import without_counts
-from .common import DTYPES, MAX_NAMED, Kind, Noted, WeightsError, choose_another, describe, digest, quoted, too_much
+from .common import DTYPES, File, Kind, WeightsError, allowance, as_text, choose_another, describe, of_text, too_much
 
 if TYPE_CHECKING:
     import safetensors
 
-_LIMIT = 2**21                             # bytes of the header; more for each array
-_LIMIT_PER_ARRAY = 2**10
 _CODES = dict(zip(("F32", "F64", "BOOL", "U8", "I8", "I16", "I32", "I64"), DTYPES, strict=True))
 
 
@@ -39,7 +37,7 @@ def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, 
     """The file's bytes. One text of metadata: the package writes several in any order."""
     plain = {name: np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
              for name, array in state.items()}
-    return _package("save").numpy.save(plain, {"minidl": Noted.text(state, attributes)})
+    return _package("save").numpy.save(plain, {"minidl": as_text(state, attributes)})
 
 
 @contextmanager
@@ -50,48 +48,31 @@ def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
     if not 2 <= length <= size - 8:
         raise WeightsError(f"is not a .safetensors file (its header would have {length} of its {size} bytes); "
                            f"{choose_another(kind)}")
-    if length > _LIMIT + arrays * _LIMIT_PER_ARRAY:
+    if length > allowance(arrays):
         raise WeightsError(too_much(kind))
     try:
         with package.safe_open(raw.name, framework="np") as file:
             noted = (file.metadata() or {}).get("minidl")
-            yield Foreign(file) if noted is None else File(kind, file, noted)
+            told = ({"model": "another program"}, None) if noted is None else of_text(kind, noted)
+            yield Safetensors(file, *told)
     except package.SafetensorError as error:
         raise OSError(str(error)) from error
 
 
-class File(Noted):
-    """An open .safetensors file; its methods are those of common.File."""
+class Safetensors(File):
+    """An open .safetensors file: its entries are the names of arrays, those of PyTorch."""
 
-    def __init__(self, kind: Kind, file: safetensors.safe_open, noted: str):
+    def __init__(self, file: safetensors.safe_open, attributes: dict[str, Any], sums: dict[str, Any] | None):
         self.file = file
-        super().__init__(kind, noted)
+        super().__init__(attributes, sums)
 
-    def entries(self, own: Mapping[str, np.ndarray]) -> tuple[dict[str, str], bool]:
-        found: dict[str, str] = {}
-        strange = 0
-        for name in without_counts(dict.fromkeys(self.file.keys()), own):
-            if strange >= MAX_NAMED:
-                return found, False
-            strange += name not in own
-            values = self.file.get_slice(name)
-            kind = values.get_dtype()
-            found[name if name in own else quoted(name)] = describe(tuple(values.get_shape()),
-                                                                    _CODES.get(kind, f"of type {kind}"))
-        return found, True
+    def listing(self, own: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:
+        return ((name, name) for name in without_counts(dict.fromkeys(self.file.keys()), own))
 
-    def read(self, name: str, like: np.ndarray) -> tuple[np.ndarray, str | int | None]:
-        return self.file.get_tensor(name).astype(like.dtype, copy=False), self.checksum(name)
+    def describe(self, entry: str) -> str:
+        values = self.file.get_slice(entry)
+        code = values.get_dtype()
+        return describe(tuple(values.get_shape()), _CODES.get(code, f"of type {code}"))
 
-
-class Foreign(File):
-    """An open file that another program wrote: arrays by PyTorch's names, and nothing of minidl's beside them."""
-
-    foreign = True
-
-    def __init__(self, file: safetensors.safe_open):
-        self.file, self.attributes, self.sums = file, {"model": "another program"}, {}
-
-    def read(self, name: str, like: np.ndarray) -> tuple[np.ndarray, str | int | None]:
-        array, _ = super().read(name, like)
-        return array, digest(array)
+    def values(self, entry: str, like: np.ndarray) -> np.ndarray:
+        return self.file.get_tensor(entry).astype(like.dtype, copy=False)
