@@ -9,10 +9,10 @@ from .rates import Rates
 from .rates.plateau import Plateau
 from .rates.schedules import SCHEDULES, Schedule, constant, cosine, linear, one_cycle, schedule, step, warmup
 from .sgd import SGD
-from .together import Together
+from .together import OPTIMIZERS, Together
 
 __all__ = [
-    "EMA", "SCHEDULES", "SGD", "Adam", "AdamW", "Group", "Muon", "Optimizer", "Plateau", "RMSprop", "Rates", "Schedule",
-    "Together", "clip_grad_norm", "clip_grad_value", "constant", "cosine", "linear", "one_cycle", "schedule", "step",
-    "warmup",
+    "EMA", "OPTIMIZERS", "SCHEDULES", "SGD", "Adam", "AdamW", "Group", "Muon", "Optimizer", "Plateau", "RMSprop",
+    "Rates", "Schedule", "Together", "clip_grad_norm", "clip_grad_value", "constant", "cosine", "linear", "one_cycle",
+    "schedule", "step", "warmup",
 ]

@@ -1,15 +1,18 @@
-"""Several optimizers as one."""
+"""Several optimizers as one, and the words of recipes for optimizers."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..core.tensor import Tensor
+from .adaptive import Adam, AdamW, RMSprop
+from .muon import Muon
 from .names import in_order
 from .optimizer import Optimizer
 from .rates import Rates, check_rates
+from .sgd import SGD
 from .state import state_of, writer_of
 
 
@@ -74,3 +77,21 @@ class Together(Optimizer):
         for write in [writer_of(each, {"groups": list(itertools.islice(left, len(each.groups)))})
                       for each in self.optimizers]:
             write()
+
+
+def muon_and_adamw(params: Iterable[Tensor], lr: float, momentum: float, weight_decay: float) -> Together:
+    """Muon for matrices and filters, and AdamW at a twentieth of its rate for biases and scales."""
+    params = list(params)
+    return Together(Muon([p for p in params if p.ndim > 1], lr, weight_decay, momentum),
+                    AdamW([p for p in params if p.ndim < 2], lr / 20, weight_decay=0.0))
+
+
+# What a recipe calls an optimizer, and the numbers for it in place of the recipe's, which are SGD's; None: it has no
+# such number.
+OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], dict[str, float | None]]] = {
+    "sgd": (SGD, {}),
+    "adam": (Adam, {"lr": 1e-3, "momentum": None, "weight_decay": 0.0}),
+    "adamw": (AdamW, {"lr": 1e-3, "momentum": None, "weight_decay": 1e-2}),
+    "rmsprop": (RMSprop, {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0}),
+    "muon": (muon_and_adamw, {"lr": 0.02, "momentum": 0.95, "weight_decay": 1e-2}),
+}

@@ -243,6 +243,15 @@ def test_forget_is_as_before_the_first_step(name: str) -> None:
     assert found[0] == found[1]
 
 
+def test_a_recipes_muon_is_for_matrices_and_adamw_for_the_rest() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
+    make, numbers = optim.OPTIMIZERS["muon"]
+    matrices, others = make(net.parameters(), **numbers).groups
+    assert [[p.ndim for p in group["params"]] for group in (matrices, others)] == [[4, 2], [1, 1]]
+    assert (matrices["lr"], matrices["momentum"], matrices["weight_decay"]) == (0.02, 0.95, 1e-2)
+    assert (others["lr"], others["weight_decay"]) == (0.001, 0.0)
+
+
 def test_steps_are_counted_of_each_parameter() -> None:
     params = parameters("Adam")
     adam = optim.Adam(params)

@@ -9,12 +9,14 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 DTYPES = ("float32", "float64", "bool", "uint8", "int8", "int16", "int32", "int64")
 NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
+
+Entry = TypeVar("Entry")                 # what a format has in the place of an array
 
 TEXT = 2**20                               # the longest text among a file's attributes, in bytes
 MAX_NAMED = 20                             # of what is wrong, as many are named in a message,
@@ -87,7 +89,7 @@ class Meter(io.RawIOBase):
             raise WeightsError(self.verdict)
 
 
-class File(ABC):
+class File(ABC, Generic[Entry]):
     """An open file of arrays: what guards its reader, whatever the format. Its methods raise WeightsError, a sentence
     without subject.
 
@@ -101,19 +103,19 @@ class File(ABC):
 
     def __init__(self, attributes: Mapping[str, object], sums: Mapping[str, object] | None):
         self.attributes, self.sums, self.foreign = attributes, sums, sums is None
-        self.stored: dict[str, Any] = {}
+        self.stored: dict[str, Entry] = {}
 
     # ------------------------------------------------------------------ of a format
     @abstractmethod
-    def listing(self, own: Mapping[str, np.ndarray]) -> Iterable[tuple[str, Any]]:
+    def listing(self, own: Mapping[str, np.ndarray]) -> Iterable[tuple[str, Entry]]:
         """All that lies in the file: the names of arrays, or what else has a name, each with its entry."""
 
     @abstractmethod
-    def describe(self, entry: Any) -> str:
+    def describe(self, entry: Entry) -> str:
         """An entry as `describe` has it, or in words what keeps it from being a plain array."""
 
     @abstractmethod
-    def values(self, entry: Any, like: np.ndarray) -> np.ndarray:
+    def values(self, entry: Entry, like: np.ndarray) -> np.ndarray:
         """An entry's values: an array of the shape and dtype that `describe` told, and `like` has."""
 
     def checksum(self, name: str) -> str | int | None:

@@ -90,7 +90,7 @@ def metered(meter: Meter) -> Iterator[None]:
         raise
 
 
-class Hdf5(File):
+class Hdf5(File[Any]):
     """An open HDF5 file: its entries are datasets, or in words what is there instead."""
 
     def __init__(self, file: h5py.File, meter: Meter, group: str, attributes: Mapping[str, object],

@@ -84,7 +84,7 @@ def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
         raise OSError(str(error)) from error
 
 
-class Npz(File):
+class Npz(File[zipfile.ZipInfo]):
     """An open .npz file: its entries are the archive's."""
 
     def __init__(self, kind: Kind, archive: zipfile.ZipFile, limit: int):

@@ -59,7 +59,7 @@ def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
         raise OSError(str(error)) from error
 
 
-class Safetensors(File):
+class Safetensors(File[str]):
     """An open .safetensors file: its entries are the names of arrays, those of PyTorch."""
 
     def __init__(self, file: safetensors.safe_open, attributes: dict[str, Any], sums: dict[str, Any] | None):

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -35,24 +35,6 @@ from .common import Parser, add_option, complain, ended, interrupted, plugin, qu
 
 OF_ONE_CALL = ("config", "debug", "eval", "list_models", "no_progress", "output_dir", "resume")      # no settings
 FREE = ("data_dir", "plugin", "save_every", "tensorboard", "threads")      # may differ when a run goes on
-
-
-def muon(params: Iterable[minidl.Tensor], lr: float, momentum: float, weight_decay: float) -> optim.Optimizer:
-    """Muon for matrices and filters, and AdamW at a twentieth of its rate for biases and scales."""
-    params = list(params)
-    return optim.Together(optim.Muon([p for p in params if p.ndim > 1], lr, weight_decay, momentum),
-                          optim.AdamW([p for p in params if p.ndim < 2], lr / 20, weight_decay=0.0))
-
-
-# What --optimizer names, and what flags that were left out are for it in place of the recipe's, which is SGD's; None:
-# it has no such number.
-OPTIMIZERS: dict[str, tuple[Callable[..., optim.Optimizer], dict[str, float | None]]] = {
-    "sgd": (optim.SGD, {}),
-    "adam": (optim.Adam, {"lr": 1e-3, "momentum": None, "weight_decay": 0.0}),
-    "adamw": (optim.AdamW, {"lr": 1e-3, "momentum": None, "weight_decay": 1e-2}),
-    "rmsprop": (optim.RMSprop, {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0}),
-    "muon": (muon, {"lr": 0.02, "momentum": 0.95, "weight_decay": 1e-2}),
-}
 OWN = "own"                                # the optimizer that the model brings, with the recipe's numbers
 TTA: dict[str, dict[str, Any]] = {"none": {}, "flip": {"shift": 0}, "flip-shift": {"shift": 1}}    # what --tta names
 FREELY_BUILT = 2**26                       # bytes of a net that are built whatever the size of its weights' file
@@ -127,8 +109,9 @@ def parser(prog: str = "train.py") -> Parser:
     sizes.add_argument("--batch-size", type=positive, help="images or rows a step, of all ranks together (mpiexec -n)")
     sizes.add_argument("--batch-size-per-rank", dest="batch_size", metavar="N", help="the same said by the images of a "
                        "rank", type=lambda text: positive(text) * distributed.current().size)
-    p.add_argument("--optimizer", choices=(*OPTIMIZERS, OWN), help="what updates parameters (default: the recipe's, "
-                   "mostly sgd; of others, rate and decay have defaults of their own); own: the model's, as airbench's")
+    p.add_argument("--optimizer", choices=(*optim.OPTIMIZERS, OWN), help="what updates parameters (default: the "
+                   "recipe's, mostly sgd; of others, rate and decay have defaults of their own); own: the model's, as "
+                   "airbench's")
     p.add_argument("--lr", type=real, help="learning rate")
     p.add_argument("--momentum", type=real)
     p.add_argument("--weight-decay", type=real)
@@ -246,7 +229,7 @@ def with_recipe(args: argparse.Namespace) -> argparse.Namespace:
     """Fill the flags that were left out from the model's recipe."""
     recipe = asdict(zoo.MODELS[args.model].recipe_for(**args.option))
     args.optimizer = args.optimizer or recipe["optimizer"]
-    for name, value in {**recipe, **OPTIMIZERS.get(args.optimizer, (None, {}))[1]}.items():
+    for name, value in {**recipe, **optim.OPTIMIZERS.get(args.optimizer, (None, {}))[1]}.items():
         if name != "data" and getattr(args, name) is None:
             setattr(args, name, value)
     return args
@@ -366,9 +349,10 @@ def optimizer_of(args: argparse.Namespace, model: nn.Module, steps: int) -> tupl
     numbers = {name: value for name, value in numbers.items() if value is not None}
     own = zoo.MODELS[args.model].optimizer
     if args.optimizer != OWN:
-        return OPTIMIZERS[args.optimizer][0](model.parameters(), **numbers), optim.schedule(args.lr_schedule, steps)
+        make, _ = optim.OPTIMIZERS[args.optimizer]
+        return make(model.parameters(), **numbers), optim.schedule(args.lr_schedule, steps)
     if own is None:
-        raise ValueError(f"--optimizer={OWN}: --model={args.model} brings none; use {', '.join(OPTIMIZERS)}")
+        raise ValueError(f"--optimizer={OWN}: --model={args.model} brings none; use {', '.join(optim.OPTIMIZERS)}")
     return own(model, args.lr_schedule, max(1, steps), args.batch_size, **numbers)
 
 
@@ -404,7 +388,7 @@ def run(args: argparse.Namespace) -> None:
     """Train, and leave the run folder; with --eval only evaluate."""
     if args.eval == "" and not args.load:
         raise ValueError("--eval needs weights; name a run's folder, --eval RUN, or a file, --load FILE")
-    own = OPTIMIZERS.get(args.optimizer, (None, {}))[1]
+    own = optim.OPTIMIZERS.get(args.optimizer, (None, {}))[1]
     if args.label_smoothing > 1:
         raise ValueError(f"--label-smoothing={args.label_smoothing} must be in [0, 1]")
     if args.momentum is not None and own.get("momentum", 0.0) is None:
