@@ -149,9 +149,10 @@ def by_numpy(step: str, of: Batch) -> Any:
 
 def by_kernel(step: str, of: Batch, variant: str = "") -> Any:
     """A step by the report's kernel on CuPy arrays, or by one of its variants, or without some of its loads."""
+    import krizhevsky_variants
+
     from minidl.ops import cuda
     from minidl.ops.cuda.conv.papers import krizhevsky
-    from minidl.ops.cuda.conv.papers.krizhevsky import krizhevsky_variants
 
     conv, pool = geometries(*of.hidden.shape[:2])
     if variant in krizhevsky_variants.VARIANTS:
@@ -230,7 +231,7 @@ def rows_of(step: str, of: Batch, plain: Callable[[str, Batch], Any] | None, gpu
         row["c_s"] = statistics.median(repeated(lambda: plain(step, of)))
     if not gpu:
         return [row]
-    from minidl.ops.cuda.conv.papers.krizhevsky.krizhevsky_variants import ABLATIONS, VARIANTS
+    from krizhevsky_variants import ABLATIONS, VARIANTS
 
     needs, result = on_the_gpu(step, of)
     found = [{**row, **needs, "difference": difference("its kernel", result)}]

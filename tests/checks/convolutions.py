@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,8 +27,10 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers 
 from minidl.ops import cuda  # noqa: E402
 from minidl.ops.cuda import conv, launch  # noqa: E402
 from minidl.ops.cuda.conv.papers import krizhevsky  # noqa: E402
-from minidl.ops.cuda.conv.papers.krizhevsky import krizhevsky_variants  # noqa: E402
 from minidl.ops.cuda.conv.resident import few_channels  # noqa: E402
+
+sys.path.append(str(Path(__file__).parents[2]))
+from benchmarks import krizhevsky_variants  # noqa: E402
 
 TENSOR_CORES = [name for name, row in conv.ALGORITHMS.items() if row.tensor_cores]
 FP32 = [name for name in conv.ALGORITHMS if name not in TENSOR_CORES]

@@ -829,7 +829,7 @@ LAUNCHES: dict[str, list[Launch]] = {
               ((7, 40, 30, 30), (24, 40, 3, 3), ("winograd_4x4",), FLOAT), slow=0),
         *on_device("conv/product/winograd_product.cu", in_shares_and_runs, *[
             ((7, 40, 30, 30), (24, 40, 3, 3), CONVOLUTIONS[-1][4], dtype) for dtype in (FLOAT, DOUBLE)]),
-        *each("conv/papers/krizhevsky/krizhevsky_variants.cu", krizhevskys_variants,
+        *each("conv/papers/krizhevsky/krizhevsky.cu", krizhevskys_variants,
               ((2, 2, 37, 40), (5, 2, 5, 5), 1, 0, FLOAT), (*CONVOLUTIONS[2][:4], DOUBLE)),
         *each("conv/papers/krizhevsky/krizhevsky.cu", krizhevsky_without_loads, (*CONVOLUTIONS[0][:4], FLOAT)),
         *each("conv/product/winograd_tiles.cu", the_same_in_all_precisions,

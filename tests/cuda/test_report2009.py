@@ -13,14 +13,17 @@ import pytest
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
 from checks.compiler import needs_compiler  # noqa: E402
-from checks.convolutions import loads_left_out, variants_of_krizhevskys  # noqa: E402
+from checks.convolutions import krizhevsky_variants, loads_left_out, variants_of_krizhevskys  # noqa: E402
+from checks.sources import Constants, compiled  # noqa: E402
 from tiers import tiered  # noqa: E402
 
 from minidl.lab.check_conv import drawn, random_shapes  # noqa: E402
 from minidl.lab.emulator.counts import Counts  # noqa: E402
 from minidl.ops.common.geometry import conv_geometry  # noqa: E402
+from minidl.ops.cuda import launch  # noqa: E402
 from minidl.ops.cuda.conv.papers import krizhevsky  # noqa: E402
-from minidl.ops.cuda.conv.papers.krizhevsky.krizhevsky_variants import ABLATIONS, VARIANTS  # noqa: E402
+
+ABLATIONS, VARIANTS = krizhevsky_variants.ABLATIONS, krizhevsky_variants.VARIANTS
 
 pytestmark = pytest.mark.usefixtures("fp32")
 
@@ -42,6 +45,12 @@ def test_the_reports_layer_by_its_variants_and_without_loads(canaries: Any) -> N
     g = conv_geometry((128, 3, 32, 32), (64, 3, 8, 8), None, 1, ((4, 3), (4, 3)), "gemm")
     variants_of_krizhevskys(g, 1, np.float32, canaries)
     loads_left_out(g, np.float32, canaries)
+
+
+@pytest.mark.parametrize("configuration", tiered(krizhevsky_variants.CONFIGURATIONS, slow=1))
+def test_each_compiles_without_a_gpu(configuration: tuple[str, Constants]) -> None:
+    file, constants = configuration
+    assert compiled(launch.source(file), constants, 90)
 
 
 # ---------------------------------------------------------------- what is left out, counted

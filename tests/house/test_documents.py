@@ -46,6 +46,7 @@ def test_sessions_print_what_they_say(document: Path, tmp_path: Path, monkeypatc
     """A page's kernels lie beside it. Without a C++ compiler, a page is left at the first kernel that it emulates."""
     text = document.read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)            # some write files
+    monkeypatch.syspath_prepend(str(ROOT))
     for name, kernel in re.findall(r"```cuda\n// (\w+\.cu)\n(.*?)```", text, re.DOTALL):
         Path(name).write_text(f"// {name}\n{kernel}", encoding="utf-8")
     try:

@@ -65,7 +65,7 @@ def _kernel(name: str, dtype: np.dtype, g: ConvGeometry, layout: str, left_out: 
 
 
 def y(x: Array, w: Array, b: Array | None, g: ConvGeometry, layout: str = "NCHW", left_out: LeftOut = ()) -> Array:
-    """left_out: of krizhevsky_variants.ABLATIONS, here and in dw: wrong results, for measurements."""
+    """left_out: constants for loads that are left out, here and in dw: wrong results, for measurements."""
     out = launch.empty(layouts.ordered(layouts.IMAGES[layout], (g.n, g.m, g.oh, g.ow)), x.dtype)
     (rows, columns, step), (maps, images, side) = BLOCK[layout], layouts.lanes(layout)
     grid = max(1, -(-g.n // images) * -(-g.m // maps) * -(-g.oh // rows) * -(-g.ow // columns))

@@ -1,19 +1,21 @@
 """What Krizhevsky 2009 tried beside his kernels: other forms of section 6.2's, and both without their loads.
 
-For measurements alone (benchmarks/report2009.py): no algorithm, and `auto` does not know them.
+For the measurements of report2009.py, and the counts in docs/report2009.md. None of them is an algorithm of `conv2d`.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
-from .....common.geometry import ConvGeometry
-from .....common.primitives import Array
-from .... import launch
-from .. import krizhevsky
-from . import OUT
+from minidl.ops.common.geometry import ConvGeometry
+from minidl.ops.common.primitives import Array
+from minidl.ops.cuda import launch
+from minidl.ops.cuda.conv.papers import krizhevsky
+from minidl.ops.cuda.conv.papers.krizhevsky import OUT
 
-FILE = "conv/papers/krizhevsky/krizhevsky_variants.cu"
+FILE = str(Path(__file__).with_suffix(".cu"))
 # name -> filters per thread, rows of threads in a block, rows of outputs that are loaded for at once
 VARIANTS: dict[str, tuple[int, int, int]] = {
     "2 filters per thread": (2, 8, 8), "4 filters per thread": (4, 8, 8),
@@ -32,7 +34,7 @@ def _constants(dtype: np.dtype, kh: int, kw: int, sh: int, sw: int, variant: str
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     *((FILE, _constants(dtype, 8, 8, 1, 1, name)) for dtype in launch.C_NAME for name in VARIANTS),
     *((FILE, _constants(np.dtype(np.float32), 3, 3, 2, 2, name)) for name in VARIANTS),
-    *(("conv/papers/krizhevsky/krizhevsky.cu", (*krizhevsky._constants(np.dtype(np.float32), 8, 8, 1, 1), *left_out))
+    *((krizhevsky.FILE, (*krizhevsky._constants(np.dtype(np.float32), 8, 8, 1, 1), *left_out))
       for left_out in ABLATIONS.values())]
 
 
