@@ -399,7 +399,7 @@ def touched(body: ast.FunctionDef) -> list[str]:
 
 
 OP_BODIES = {f"{module}:{body.name}": body for module, tree in SOURCES.items() for body in op_bodies(tree)}
-WITH_SHARED_BODIES = f"{COMMON}/conv/parts", "minidl/ops/losses/criteria"
+WITH_SHARED_BODIES = f"{COMMON}/conv/parts", f"{OPS}/layers/norm", f"{OPS}/losses/criteria"
 SHARED_BODIES = {body.name: body for room in WITH_SHARED_BODIES
                  for module, tree in SOURCES.items() if within(module, room)
                  for body in ast.walk(tree) if isinstance(body, ast.FunctionDef) and not body.decorator_list
@@ -409,7 +409,8 @@ OP_BODIES |= SHARED_BODIES                 # parts of bodies, which are handed k
 
 def test_all_op_bodies_were_read() -> None:
     assert {name.rsplit(":", 1)[-1].strip("_") for name in OP_BODIES} == {*ops.OPS, *SHARED_BODIES}
-    assert {*SHARED_BODIES} == {"in_parts", "grouped", "dilated", "plain", "of_pairs"}
+    assert {*SHARED_BODIES} == {"in_parts", "grouped", "dilated", "plain", "of_pairs", "by_given", "over_ranks",
+                                "over_batch", "over_itself"}
 
 
 @pytest.mark.parametrize("name", OP_BODIES)

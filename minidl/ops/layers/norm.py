@@ -25,15 +25,19 @@ def _affine(name: str, x: Shape, wanted: Shape, **given: Shape | None) -> None:
             raise ValueError(f"{name}: {what} has shape {shape} but x {x} wants {wanted}; make it so")
 
 
+def _by_channel(name: str, x: Shape) -> tuple[int, int, int]:
+    """n, c, and the values of a channel of an image. Refuses an x that is not (n,c,...)."""
+    if len(x) < 2 or 0 in x[1:]:
+        raise ValueError(f"{name}: x has shape {x} but must be (n,c,...), with at least one channel and one value in "
+                         "each; see .reshape()")
+    return x[0], x[1], math.prod(x[2:])
+
+
 @cached
 def batch_geometry(x: Shape, weight: Shape | None, bias: Shape | None, mean: Shape | None, var: Shape | None,
                    training: bool) -> NormGeometry:
     """The geometry of batch_norm from shapes."""
-    if len(x) < 2 or 0 in x[1:]:
-        raise ValueError(f"batch_norm: x has shape {x} but must be (n,c,...), with at least one channel and one value "
-                         "in each; see .reshape()")
-    n, c = x[:2]
-    inner = math.prod(x[2:])
+    n, c, inner = _by_channel("batch_norm", x)
     _affine("batch_norm", x, (c,), weight=weight, bias=bias, running_mean=mean, running_var=var)
     if training and n * inner == 1:
         raise ValueError(f"batch_norm: x {x} has 1 value per channel, which is its own mean and has no variance; train "
@@ -56,15 +60,11 @@ def layer_geometry(x: Shape, normalized: int | Shape, weight: Shape | None, bias
 @cached
 def group_geometry(x: Shape, groups: int, weight: Shape | None, bias: Shape | None) -> NormGeometry:
     """The geometry of group_norm from shapes."""
-    if len(x) < 2 or 0 in x[1:]:
-        raise ValueError(f"group_norm: x has shape {x} but must be (n,c,...), with at least one channel and one value "
-                         "in each; see .reshape()")
-    n, c = x[:2]
+    n, c, inner = _by_channel("group_norm", x)
     if not is_int(groups, 1) or c % groups:
         raise ValueError(f"group_norm: num_groups is {groups!r} but x {x} has {c} channels; num_groups must divide "
                          "them")
     _affine("group_norm", x, (c,), weight=weight, bias=bias)
-    inner = math.prod(x[2:])
     return NormGeometry(n, groups, c // groups * inner, c, inner, False, (c,))
 
 
@@ -78,39 +78,55 @@ def _batch_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None 
                 var: Tensor | None = None, *, running: tuple = (), momentum: float = 0.1, eps: float = 1e-5,
                 world: object = None):
     g = batch_geometry(x.shape, _shape(weight), _shape(bias), _shape(mean), _shape(var), mean is world is None)
+    if mean is not None and var is not None:
+        return by_given(k, x, weight, bias, mean, var, eps=eps, g=g)
+    if world is not None:
+        return over_ranks(k, x, weight, bias, running=running, momentum=momentum, eps=eps, world=world, g=g)
+    return over_batch(k, x, weight, bias, running=running, momentum=momentum, eps=eps, g=g)
+
+
+def by_given(k, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, *, eps: float,
+             g: NormGeometry):
+    """In evaluation: x times a number per channel, plus another."""
+    def backward(gy, need):
+        if not (need[1] or need[2]):
+            return k.normalize_by_grad_x(gy, var, weight, eps, g), None, None, None, None
+        gx, gw, gb = k.normalize_by_grad(gy, x, mean, var, weight, eps, g)
+        return gx if need[0] else None, gw if need[1] else None, gb if need[2] else None, None, None
+    return k.normalize_by(x, mean, var, weight, bias, eps, g), backward
+
+
+def over_ranks(k, x: Tensor, weight: Tensor | None, bias: Tensor | None, *, running: tuple, momentum: float, eps: float,
+               world: object, g: NormGeometry):
+    """By the moments of the images of all ranks."""
     column, axes = (-1, *(1,) * (len(x.shape) - 2)), (0, *range(2, len(x.shape)))
-    if mean is not None:                   # in evaluation: x times a number per channel, plus another
-        def backward_by(gy, need):
-            if not (need[1] or need[2]):
-                return k.normalize_by_grad_x(gy, var, weight, eps, g), None, None, None, None
-            gx, gw, gb = k.normalize_by_grad(gy, x, mean, var, weight, eps, g)
-            return gx if need[0] else None, gw if need[1] else None, gb if need[2] else None, None, None
-        return k.normalize_by(x, mean, var, weight, bias, eps, g), backward_by
+    total = k.sum(x, axes)
+    total, count = k.rank_mean([total, k.mul(k.ones_like(total), g.size)], None, world)
+    mean = k.div(total, count)
+    offset = k.sub(x, k.reshape(mean, column))
+    squares, = k.rank_mean([k.sum(k.mul(offset, offset), axes)], None, world)
+    var = k.div(squares, count)
+    if running:
+        unbiased = k.div(squares, k.maximum(k.sub(count, 1), 1))
+        for held, now in zip(running, (mean, unbiased), strict=True):
+            k.setitem(held, ..., k.add(held, k.mul(k.sub(now, held), momentum)))
 
-    if world is not None:                  # over the images of all ranks
-        total = k.sum(x, axes)
-        total, count = k.rank_mean([total, k.mul(k.ones_like(total), g.size)], None, world)
-        mean = k.div(total, count)
-        offset = k.sub(x, k.reshape(mean, column))
-        squares, = k.rank_mean([k.sum(k.mul(offset, offset), axes)], None, world)
-        var = k.div(squares, count)
-        if running:
-            unbiased = k.div(squares, k.maximum(k.sub(count, 1), 1))
-            for held, now in zip(running, (mean, unbiased), strict=True):
-                k.setitem(held, ..., k.add(held, k.mul(k.sub(now, held), momentum)))
+    def backward(gy, need):
+        """The loss is the mean over all images, and gy the gradient of this rank's mean: of the sums those of each
+        rank count by its values, and the whole is over this rank's."""
+        z, own = k.normalize_by(x, mean, var, None, None, eps, g), max(1, g.size)
+        gw, gb = k.sum(k.mul(gy, z), axes), k.sum(gy, axes)
+        gws, gbs = k.rank_mean([k.mul(gw, own), k.mul(gb, own)], None, world)
+        gws, gbs = (k.reshape(k.div(each, k.mul(count, own)), column) for each in (gws, gbs))
+        scale = k.div(1 if weight is None else weight, k.sqrt(k.add(var, eps)))
+        gx = k.mul(k.sub(k.sub(gy, gbs), k.mul(z, gws)), k.reshape(scale, column))
+        return gx, gw if need[1] else None, gb if need[2] else None, None, None
+    return k.normalize_by(x, mean, var, weight, bias, eps, g), backward
 
-        def backward_of_all(gy, need):
-            """The loss is the mean over all images, and gy the gradient of this rank's mean: of the sums those of each
-            rank count by its values, and the whole is over this rank's."""
-            z, own = k.normalize_by(x, mean, var, None, None, eps, g), max(1, g.size)
-            gw, gb = k.sum(k.mul(gy, z), axes), k.sum(gy, axes)
-            gws, gbs = k.rank_mean([k.mul(gw, own), k.mul(gb, own)], None, world)
-            gws, gbs = (k.reshape(k.div(each, k.mul(count, own)), column) for each in (gws, gbs))
-            scale = k.div(1 if weight is None else weight, k.sqrt(k.add(var, eps)))
-            gx = k.mul(k.sub(k.sub(gy, gbs), k.mul(z, gws)), k.reshape(scale, column))
-            return gx, gw if need[1] else None, gb if need[2] else None, None, None
-        return k.normalize_by(x, mean, var, weight, bias, eps, g), backward_of_all
 
+def over_batch(k, x: Tensor, weight: Tensor | None, bias: Tensor | None, *, running: tuple, momentum: float, eps: float,
+               g: NormGeometry):
+    """By the moments of this batch, which move the running ones."""
     if running:
         y, mean, rstd = k.batch_norm(x, weight, bias, *running, momentum, eps, g)
     else:
@@ -172,10 +188,8 @@ def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tenso
 
 
 # ---------------------------------------------------------------- of each image
-@op(floating=True)
-def _layer_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *,
-                normalized_shape: int | Shape, eps: float = 1e-5):
-    g = layer_geometry(x.shape, normalized_shape, _shape(weight), _shape(bias))
+def over_itself(k, x: Tensor, weight: Tensor | None, bias: Tensor | None, *, eps: float, g: NormGeometry):
+    """By the moments of each row or group."""
     y, mean, rstd = k.normalize(x, weight, bias, eps, g)
 
     def backward(gy, need):
@@ -184,6 +198,13 @@ def _layer_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None 
         gx, gw, gb = k.normalize_grad(gy, x, weight, mean, rstd, g)
         return gx, gw if need[1] else None, gb if need[2] else None
     return y, backward
+
+
+@op(floating=True)
+def _layer_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *,
+                normalized_shape: int | Shape, eps: float = 1e-5):
+    g = layer_geometry(x.shape, normalized_shape, _shape(weight), _shape(bias))
+    return over_itself(k, x, weight, bias, eps=eps, g=g)
 
 
 def layer_norm(x: Tensor, normalized_shape: int | Shape, weight: Tensor | None = None, bias: Tensor | None = None,
@@ -203,14 +224,7 @@ def layer_norm(x: Tensor, normalized_shape: int | Shape, weight: Tensor | None =
 def _group_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, num_groups: int,
                 eps: float = 1e-5):
     g = group_geometry(x.shape, num_groups, _shape(weight), _shape(bias))
-    y, mean, rstd = k.normalize(x, weight, bias, eps, g)
-
-    def backward(gy, need):
-        if not (need[1] or need[2]):
-            return k.normalize_grad_x(gy, x, weight, mean, rstd, g), None, None
-        gx, gw, gb = k.normalize_grad(gy, x, weight, mean, rstd, g)
-        return gx, gw if need[1] else None, gb if need[2] else None
-    return y, backward
+    return over_itself(k, x, weight, bias, eps=eps, g=g)
 
 
 def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
