@@ -20,7 +20,7 @@ import site
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
@@ -183,31 +183,11 @@ class Names:
         elif state is not None:
             self.facts.state(value, state, what)
         elif isinstance(value, Watched):
-            # minidl's own optimizers and loaders tell the recorder what counts; Modules and the user's do not.
-            if hasattr(type(value), "forward") or not _module(type(value)).startswith("minidl."):
-                _claim(getattr(sys.modules.get(_module(type(value))), "__file__", None))
-                self.facts.watch(value)
-                self._waiting += [(attribute, f"{what}.{name}") for name, attribute in vars(value).items()
-                                  if name not in value.restless]
-            self._classes(type(value))
+            self._watched(value, what)
         elif isinstance(value, np.ndarray):
-            if value.dtype.hasobject:
-                self._waiting += [(item, f"{what}.flat[{i}]") for i, item in enumerate(value.flat)]
-            if value.nbytes <= MAX_BYTES:
-                self.facts.array(value, what)
-            else:
-                self.refused = (f"the array {what!r} of {value.nbytes:,} bytes beside Tensors, of which each replay "
-                                "would have to look at all; make it a Tensor, or take what it is read for as a number, "
-                                "outside")
+            self._array(value, what)
         elif isinstance(value, (list, tuple, set, frozenset, deque, bytearray, array.array, Mapping)):
-            if isinstance(value, Mapping) and hasattr(type(value), "restless"):      # an optimizer's group
-                for name in value.keys() - type(value).restless:  # type: ignore[attr-defined]  # just seen
-                    self.facts.setting(value, name, value[name], f"{what}[{name!r}]")
-            elif not isinstance(value, (tuple, frozenset)):
-                self.facts.container(value, what)
-            held = value.items() if isinstance(value, Mapping) else enumerate(value)
-            self._waiting += [(item, f"{what}[{key!r}]") for key, item in held]
-            self._object(value, what)
+            self._container(value, what)
         elif hasattr(type(value), "__next__") or isinstance(value, GeneratorType):
             self.refused = (f"the iterator {what!r}, which a replay could not advance; take from it outside, and pass "
                             "what it gave as an argument")
@@ -216,6 +196,35 @@ class Names:
                             "for as a number, or as a Tensor")
         elif not is_array(value):
             self._object(value, what)
+
+    def _watched(self, value: Watched, what: str) -> None:
+        # minidl's own optimizers and loaders tell the recorder what counts; Modules and the user's do not.
+        if hasattr(type(value), "forward") or not _module(type(value)).startswith("minidl."):
+            _claim(getattr(sys.modules.get(_module(type(value))), "__file__", None))
+            self.facts.watch(value)
+            self._waiting += [(attribute, f"{what}.{name}") for name, attribute in vars(value).items()
+                              if name not in value.restless]
+        self._classes(type(value))
+
+    def _array(self, value: np.ndarray, what: str) -> None:
+        if value.dtype.hasobject:
+            self._waiting += [(item, f"{what}.flat[{i}]") for i, item in enumerate(value.flat)]
+        if value.nbytes <= MAX_BYTES:
+            self.facts.array(value, what)
+        else:
+            self.refused = (f"the array {what!r} of {value.nbytes:,} bytes beside Tensors, of which each replay "
+                            "would have to look at all; make it a Tensor, or take what it is read for as a number, "
+                            "outside")
+
+    def _container(self, value: Collection[Any], what: str) -> None:
+        if isinstance(value, Mapping) and hasattr(type(value), "restless"):      # an optimizer's group
+            for name in value.keys() - type(value).restless:  # type: ignore[attr-defined]  # just seen
+                self.facts.setting(value, name, value[name], f"{what}[{name!r}]")
+        elif not isinstance(value, (tuple, frozenset)):
+            self.facts.container(value, what)
+        held = value.items() if isinstance(value, Mapping) else enumerate(value)
+        self._waiting += [(item, f"{what}[{key!r}]") for key, item in held]
+        self._object(value, what)
 
     def _space(self, space: Mapping[str, Any], what: str, module: str) -> None:
         """Look words up in a dict of attributes of something that a module defines. Of the user's own, one that comes

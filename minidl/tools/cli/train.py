@@ -384,8 +384,8 @@ def metrics_of(args: argparse.Namespace) -> dict[str, Callable[..., minidl.Tenso
     return {f"top{args.top_k}_accuracy": top_k_accuracy(args.top_k)} if args.top_k else {}
 
 
-def run(args: argparse.Namespace) -> None:
-    """Train, and leave the run folder; with --eval only evaluate."""
+def check(args: argparse.Namespace) -> None:
+    """Refuse flags that contradict each other."""
     if args.eval == "" and not args.load:
         raise ValueError("--eval needs weights; name a run's folder, --eval RUN, or a file, --load FILE")
     own = optim.OPTIMIZERS.get(args.optimizer, (None, {}))[1]
@@ -393,6 +393,10 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--label-smoothing={args.label_smoothing} must be in [0, 1]")
     if args.momentum is not None and own.get("momentum", 0.0) is None:
         raise ValueError(f"--momentum={args.momentum} has no meaning for --optimizer={args.optimizer}; leave it out")
+
+
+def prepare(args: argparse.Namespace) -> str:
+    """Set threads and precision, and import plugins. Returns the device."""
     if args.threads:
         os.environ["MINIDL_NUM_THREADS"] = str(args.threads)
         parallel.threads.cache_clear()
@@ -401,6 +405,42 @@ def run(args: argparse.Namespace) -> None:
     where = device.resolve(args.device)
     args.compile = where == "cuda" if args.compile is None else args.compile
     minidl.set_precision(args.precision)
+    return where
+
+
+def config_of(args: argparse.Namespace, train: data.Data, test: data.Data, note: str | None, where: str,
+              before: dict[str, Any]) -> dict[str, Any]:
+    """What config.json says of a run. before: what it says of the run that goes on, or {}."""
+    facts = {key: value for key, value in vars(args).items() if key not in OF_ONE_CALL or key == "output_dir"}
+    return {
+        **facts, "data": train.name if args.data == "auto" else args.data, "data_asked": args.data,
+        "data_source": train.source, "data_note": note, "device": where, "train_images": len(train.labels),
+        "test_images": len(test.labels),
+        "minidl": minidl.__version__, "numpy": np.__version__, "python": platform.python_version(),
+        "machine": machine(), "ranks": distributed.current().size,
+        **{key: before[key] for key in ("data_asked", "data_note", "output_dir") if key in before}}
+
+
+class Report:
+    """What a run writes into its folder while it trains: its settings once it has begun, and each epoch's metrics."""
+
+    def __init__(self, folder: RunFolder, config: dict[str, Any], names: dict[str, str], tensorboard: bool):
+        self.folder, self.config, self.names = folder, config, names
+        self.board = _board(folder) if tensorboard else None
+
+    def on_train_begin(self) -> None:
+        self.folder.write_config(self.config)
+
+    def on_epoch_end(self, metrics: dict[str, Any]) -> None:
+        self.folder.append_metrics({**self.names, **metrics})
+        if self.board:
+            self.board(metrics)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Train, and leave the run folder; with --eval only evaluate."""
+    check(args)
+    where = prepare(args)
     world = distributed.current()
     train, test, note = same_data(args)
     if args.eval is not None:
@@ -420,14 +460,7 @@ def run(args: argparse.Namespace) -> None:
                                          RunFolder.beside(Path("runs") / f"{args.model}-{train.name}"))
     before: dict[str, Any] = by_first(lambda: read_config(folder.path / "config.json")) if args.resume else {}
     _warn_of_stretching(args, before.get("epochs", 0), folder)
-    facts = {key: value for key, value in vars(args).items() if key not in OF_ONE_CALL or key == "output_dir"}
-    config: dict[str, Any] = {
-        **facts, "data": train.name if args.data == "auto" else args.data, "data_asked": args.data,
-        "data_source": train.source, "data_note": note, "device": where, "train_images": len(train.labels),
-        "test_images": len(test.labels),
-        "minidl": minidl.__version__, "numpy": np.__version__, "python": platform.python_version(),
-        "machine": machine(), "ranks": world.size,
-        **{key: before[key] for key in ("data_asked", "data_note", "output_dir") if key in before}}
+    config = config_of(args, train, test, note, where, before)
     if not args.resume:                    # else once the checkpoint is accepted
         by_first(lambda: folder.write_config(config))
     optimizer, schedule = optimizer_of(args, model, args.epochs * len(train_loader))
@@ -437,21 +470,11 @@ def run(args: argparse.Namespace) -> None:
     say(f"{args.model} on {train.name} ({train.source}): {len(train.labels)} training and {len(test.labels)} "
         f"test {test.items}, {where}{f', {world.size} ranks' if world.size > 1 else ''}, run folder {folder.path}")
 
-    board = _board(folder) if args.tensorboard and world.rank == 0 else None
-
-    class Report:
-        def on_train_begin(self) -> None:
-            folder.write_config(config)
-
-        def on_epoch_end(self, metrics: dict[str, Any]) -> None:
-            folder.append_metrics({"model": args.model, "data": train.name, **metrics})
-            if board:
-                board(metrics)
-
+    report = Report(folder, config, {"model": args.model, "data": train.name}, args.tensorboard and world.rank == 0)
     start = time.perf_counter()
     with folder, going_on(folder, args):
         history = fit(trained, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
-                      progress=not args.no_progress, say=say, callbacks=Report(), compiled=args.compile,
+                      progress=not args.no_progress, say=say, callbacks=report, compiled=args.compile,
                       checkpoints=folder.path, save_every=args.save_every, resume=bool(args.resume),
                       loss=loss, metrics=metrics_of(args))
         last = history[-1] if history else dict(zip(
