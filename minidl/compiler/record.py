@@ -13,19 +13,19 @@ import gc
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import CellType, FrameType, ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
 
-from ..core.device import Array, is_array, is_cuda
-from ..core.mode import Listener, Watched, clock, mode
+from ..core.device import Array, is_array, is_cuda, unwrapped
+from ..core.mode import Listener, mode
 from ..core.tensor import Tensor, wrap
 from ..ops.common.primitives import known
 from .graph import backward_ahead
 from .program import Call, Dynamic, Program, Slot, leaves, replace
-from .reads.arguments import Argument, whole
+from .reads.arguments import Argument
 from .reads.facts import Facts
 from .reads.names import MAX_BYTES, Names, claim, is_users
 
@@ -71,7 +71,7 @@ Symbol.__hash__ = object.__hash__          # type: ignore[method-assign]  # __eq
 
 
 def _array_of(value: object) -> Any:
-    return value._array if type(value) is Symbol else whole(value)
+    return value._array if type(value) is Symbol else unwrapped(value)
 
 
 class Recorder(Listener):
@@ -102,7 +102,6 @@ class Recorder(Listener):
         self.lines: dict[int, str] = {}                # that did so last
         self.changed: dict[int, Tensor] = {}
         self.own: dict[int, tuple[weakref.ref[Tensor], str]] = {}            # Tensors of this run, and the lines
-        self.start = clock()               # Nodes of this run have higher ones
         self._backends: dict[tuple[str, bool], RecordingBackend] = {}
 
     # ------------------------------------------------------------------ what ops, tape and optimizers tell
@@ -137,55 +136,55 @@ class Recorder(Listener):
                         "compute it with the primitives of k")
         return value._array
 
-    def seen(self, tensors: Iterable[object]) -> None:
-        """Tensors that an op was given: those from before the step are shared by all replays."""
-        for t in tensors:
-            if not isinstance(t, Tensor) or id(t) in self.places or self.is_own(t) or id(t) in self.old_grads:
-                continue
-            if id(t._data) not in self.slots:
-                if t.node is not None and t.node.number > self.start:
+    def given(self, *things: object) -> None:
+        """Tensors and arrays from before the step: all replays share them, and read and write in them."""
+        for t in things:
+            if isinstance(t, Tensor):
+                if self.is_own(t) and id(t._data) not in self.slots:
                     self.refuse(f"gives an op a Tensor of shape {t.shape} whose array it made itself",
                                 "compute it with minidl's ops")
-                self.outside(t._data)
-            self.facts.tensor(t)
-
-    def outside(self, *arrays: object) -> None:
-        """Arrays from before the step, in which replays read and write."""
-        for array in arrays:
-            if id(array) not in self.slots:
+                if id(t) in self.places or self.is_own(t) or id(t) in self.old_grads:
+                    continue
+                self.facts.tensor(t)
+            array = _of(t)
+            if is_array(array) and id(array) not in self.slots:
                 self.slot("outside", array)
 
-    def change(self, t: Tensor) -> None:
-        """A Tensor's memory is about to be changed in place."""
-        if not self.is_own(t):
-            self.changed[id(t)] = t
+    def change(self, t: Tensor, on_tape: bool = False) -> None:
+        """A Tensor is about to be changed in place: replays do that to one from outside, but for what the tape has."""
+        if self.is_own(t):
+            return
+        if on_tape:
+            self.refuse(f"adds in place, on the tape, to a Tensor from outside (shape {t.shape})",
+                        "write t = t + x, with another name")
+        self.given(t)
+        self.changed[id(t)] = t
 
-    def made(self, *tensors: Tensor) -> None:
-        """Tensors that the step made: they must not outlive the step, but for what is returned."""
-        for t in tensors:
-            self.own[id(t)] = weakref.ref(t), where()
-            if t.node is not None and is_cuda(t._data):
-                backward_ahead(t.node, t._data)
+    def made(self, t: Tensor, of_data: bool = False) -> None:
+        """A Tensor that the step made, of a value that the program knows: new data are refused. It must not outlive the
+        step, unless it is returned."""
+        if of_data and id(t._data) not in self.slots:
+            self.refuse("makes a Tensor from data", "make it outside and use it here, or pass it as an argument")
+        self.own[id(t)] = weakref.ref(t), where()
+        if t.node is not None and is_cuda(t._data):
+            backward_ahead(t.node, t._data)
 
     def is_own(self, t: Tensor) -> bool:
         entry = self.own.get(id(t))
         return entry is not None and entry[0]() is t
 
-    def module(self, module: object) -> None:
-        """A Module or a function is about to be called: its attributes are facts, and what can be reached from them."""
-        self.names.follow(module, type(module).__name__)
-
-    def watch(self, value: Watched) -> None:
-        """The program depends on the attributes of something."""
-        self.facts.watch(value)
-
-    def holds_items(self, what: str, container: Iterable[object]) -> None:
-        """The program depends on what a container holds."""
-        self.facts.container(container, what)
-
-    def reads_entry(self, place: dict[str, Any], name: str, value: object, noted: bool) -> None:
-        """An entry of an optimizer's group is read. noted: its changes are, in `changes`."""
-        (self.facts.setting if noted else self.facts.entry)(place, name, value, f"the optimizer's {name}")
+    def reads(self, *things: Any, what: str = "", entry: str = "") -> None:
+        """The program depends on things. Of an entry that is restless `changes` notes nothing."""
+        for thing in things:
+            if entry:
+                note = self.facts.entry if entry in thing.restless else self.facts.setting
+                note(thing, entry, dict.__getitem__(thing, entry), what)
+            elif isinstance(thing, list):
+                self.facts.container(thing, what)
+            elif callable(thing):
+                self.names.follow(thing, type(thing).__name__)
+            else:
+                self.facts.watch(thing)
 
     def dynamic(self, read: Callable[[], Any]) -> Dynamic:
         """A number that each replay reads anew."""
@@ -197,10 +196,6 @@ class Recorder(Listener):
         """Raise CompileError where something that was reached cannot be seen to change."""
         if self.names.refused:
             raise CompileError(f"compile: {self.name} reads {self.names.refused} ({self.line})")
-
-    def whole(self, value: object) -> Any:
-        """An array among the arguments that an op takes as it is: each replay is given another."""
-        return whole(value)
 
     def as_arguments(self, given: list[Any]) -> dict[int, Argument]:
         """By id, what the step is to see in the place of arrays. They stay, as read, where it may look at what they
@@ -229,10 +224,20 @@ class Recorder(Listener):
         return array
 
     # ------------------------------------------------------------------ gradients
-    def look_at_grad(self, leaf: Tensor) -> None:
-        """Somebody looks at leaf.grad: at first, at what was there before the step."""
-        if id(leaf) in self.known or self.is_own(leaf):
+    def gradient(self, leaf: Tensor, how: str) -> None:
+        """leaf.grad is about to be looked at, set, or added to, which is both."""
+        if how == "add" and id(leaf._data) not in self.slots:
+            self.refuse(BEFORE, "compute it in the step, or pass x.detach()")
+        if self.is_own(leaf):
             return
+        if how != "set" and id(leaf) not in self.known:
+            self._gradient_before(leaf)
+        if how != "look":
+            self.known[id(leaf)] = self.leaves[id(leaf)] = leaf
+            self.lines[id(leaf)] = where()
+
+    def _gradient_before(self, leaf: Tensor) -> None:
+        """A first look at leaf.grad is at what was there before the step."""
         self.known[id(leaf)] = leaf
         if id(leaf) not in self.places:                # of an argument, the signature says whether there is one
             self.facts.gradient(leaf)
@@ -240,36 +245,11 @@ class Recorder(Listener):
             self.old_grads.add(id(leaf._grad))
             self.before.append((leaf, self.slot("input", leaf._grad._data)))
 
-    def set_grad(self, leaf: Tensor) -> None:
-        """leaf.grad is about to be set."""
-        if not self.is_own(leaf):
-            self.known[id(leaf)] = self.leaves[id(leaf)] = leaf
-            self.lines[id(leaf)] = where()
-
-    def write_grad(self, leaf: Tensor) -> None:
-        """A backward pass is about to add to leaf.grad."""
-        if id(leaf._data) not in self.slots:
-            self.refuse(BEFORE, "compute it in the step, or pass x.detach()")
-        self.look_at_grad(leaf)
-        self.set_grad(leaf)
-
     # ------------------------------------------------------------------ what is refused
-    def refuse(self, what: str, way_out: str) -> NoReturn:
+    def refuse(self, what: str, way_out: str = "do it outside the step") -> NoReturn:
         self.refusal = CompileError(f"compile: {self.name} {what} at {where()}, which a replay could not repeat; "
                                     f"{way_out}")
         raise self.refusal
-
-    def constant(self, t: Tensor) -> None:
-        """A Tensor is being made: from a value that the program knows, or from new data, which is refused."""
-        if not (is_array(t._data) and id(t._data) in self.slots):
-            self.refuse("makes a Tensor from data", "make it outside and use it here, or pass it as an argument")
-        self.made(t)
-
-    def become(self, t: Tensor) -> None:
-        """A Tensor is about to become the result of `t op= ...` on the tape."""
-        if not self.is_own(t):
-            self.refuse(f"adds in place, on the tape, to a Tensor from outside (shape {t.shape})",
-                        "write t = t + x, with another name")
 
     # ------------------------------------------------------------------ slots
     def slot(self, kind: str, array: Array) -> Slot:
@@ -356,7 +336,7 @@ def record(step: Callable[..., Any], arguments: tuple[Any, ...], options: dict[s
         raise CompileError(f"compile: {recorder.name} changes {what} which a replay could not repeat; change a copy, "
                            f"or do it outside ({recorder.line})")
     outputs = replace(returned, functools.partial(_output, recorder))
-    returned = replace(returned, lambda value: wrap(value._data) if isinstance(value, Tensor) else whole(value))
+    returned = replace(returned, lambda value: wrap(value._data) if isinstance(value, Tensor) else unwrapped(value))
     _refuse_what_stays(recorder)
 
     def place(t: Tensor) -> Tensor | int:
@@ -380,7 +360,8 @@ def _output(recorder: Recorder, value: object) -> Any:
     """A value that a step returned, as its program has it."""
     if isinstance(value, Tensor) or is_array(value):
         array = _of(value)
-        recorder.seen((value,))
+        if isinstance(value, Tensor):
+            recorder.given(value)
         if id(array) not in recorder.slots:
             raise CompileError(f"compile: {recorder.name} returns an array of shape {array.shape} that no "
                                f"primitive made; return Tensors that it computed ({recorder.line})")
@@ -431,7 +412,7 @@ def _clear_frames(recorder: Recorder) -> None:
 
 def _of(value: object) -> Any:
     """The array of a Tensor or array."""
-    return value._data if isinstance(value, Tensor) else whole(value)
+    return value._data if isinstance(value, Tensor) else unwrapped(value)
 
 
 def where() -> str:

@@ -31,7 +31,7 @@ def from_dlpack(x: object) -> Tensor:
     >>> t = from_dlpack(a); a[0] = 7.0; t.tolist()
     [7.0, 0.0]
     """
-    mode.recorder.refuse("takes another library's array (from_dlpack)", "do it outside the step")
+    mode.recorder.refuse("takes another library's array (from_dlpack)")
     if isinstance(x, Tensor):
         _require_shared(x)
         return x.detach()                  # a change of either in place is one of both

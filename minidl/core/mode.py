@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -51,60 +51,34 @@ class Listener:
         """The primitives that are to be called in the place of a backend's."""
         return backend
 
-    def dynamic(self, read: Callable[[], Any]) -> Any:
-        """A number that every run reads anew: read now, or by each replay."""
-        return read()
-
-    def refuse(self, what: str, way_out: str) -> None:
-        """Something is done that no replay could repeat."""
-
-    def seen(self, tensors: Iterable[object]) -> None:
-        """Tensors are given to an op."""
-
     def run(self, name: str, body: Callable[..., Any], k: ModuleType, arrays: list[Any],
             options: dict[str, Any]) -> Any:
         """(the result, its backward closure) of an op's body."""
         return body(k, *arrays, **options)
 
-    def outside(self, *arrays: object) -> None:
-        """Arrays from before the step are given to a primitive."""
+    def dynamic(self, read: Callable[[], Any]) -> Any:
+        """A number that every run reads anew: read now, or by each replay."""
+        return read()
 
-    def whole(self, value: object) -> Any:
-        """A value that an op takes as it is, where a recorded step may have been given something in its place."""
-        return value
+    def refuse(self, what: str, way_out: str = "do it outside the step") -> None:
+        """Something is done that no replay could repeat."""
 
-    def constant(self, t: Tensor) -> None:
-        """A Tensor is made from data."""
+    def reads(self, *things: Any, what: str = "", entry: str = "") -> None:
+        """What follows depends on things: what can be reached from a Module or a function, which is about to be called;
+        what a list holds; the attributes of anything else. entry: on this entry of an optimizer's group alone. what: in
+        words, of a list or an entry."""
 
-    def made(self, *tensors: Tensor) -> None:
-        """Tensors are made around results of primitives."""
+    def given(self, *things: object) -> None:
+        """Tensors, and arrays from before the step, are given to an op or a primitive."""
 
-    def change(self, t: Tensor) -> None:
-        """A Tensor's memory is about to be changed in place."""
+    def made(self, t: Tensor, of_data: bool = False) -> None:
+        """A Tensor is made around what a primitive gave, or of data."""
 
-    def become(self, t: Tensor) -> None:
-        """A Tensor is about to become the result of `t op= ...` on the tape."""
+    def change(self, t: Tensor, on_tape: bool = False) -> None:
+        """A Tensor is about to be changed in place: its memory, or, on the tape, what it is."""
 
-    def look_at_grad(self, leaf: Tensor) -> None:
-        """leaf.grad is read."""
-
-    def set_grad(self, leaf: Tensor) -> None:
-        """leaf.grad is about to be set."""
-
-    def write_grad(self, leaf: Tensor) -> None:
-        """A backward pass is about to add to leaf.grad."""
-
-    def module(self, module: object) -> None:
-        """A Module, or a function that somebody else wrote, is about to be called."""
-
-    def watch(self, value: Watched) -> None:
-        """What follows depends on the attributes of something."""
-
-    def holds_items(self, what: str, container: Iterable[object]) -> None:
-        """What follows depends on what a container holds."""
-
-    def reads_entry(self, place: dict[str, Any], name: str, value: object, noted: bool) -> None:
-        """An entry of an optimizer's group is read. noted: its changes are, in `changes`."""
+    def gradient(self, leaf: Tensor, how: str) -> None:
+        """leaf.grad is about to be looked at ("look"), set ("set"), or added to by a backward pass ("add")."""
 
 
 class _Mode(threading.local):

@@ -32,7 +32,7 @@ else:
 
 Backward = Callable[[Any, tuple[bool, ...]], tuple[Any, ...]]
 
-backend_of: Callable[[Any], Any] = type    # Tensors -> their primitives: ops/common/backend.py sets this
+backend_of: Callable[..., Any] = max       # Tensors -> their primitives: ops/common/backend.py sets this
 owns: Callable[[Any], bool] = bool         # whether an array has its memory alone; set there, too
 whole: Callable[..., Any] = max            # (k, what an op passes back): as an array; ops/arrays/indexing.py sets it
 plus: Callable[..., Any] = max             # (k, two of these): their sum, which may become an array later; set there
@@ -87,7 +87,7 @@ class Tensor(Attached):
     weights: Tensor                        # of a loss that is a weighted mean: how much each label counts in it
 
     def __init__(self, data: object, requires_grad: bool = False, device: str | None = None, dtype: DType = None):
-        data = mode.recorder.whole(data)
+        data = _device.unwrapped(data)
         if isinstance(data, Tensor):
             raise TypeError(f"Tensor: data is a Tensor already (shape {data.shape}); use .detach() or .to()")
         if isinstance(data, (list, tuple)) and any(isinstance(item, Tensor) for item in data):
@@ -113,7 +113,7 @@ class Tensor(Attached):
         self._grad = None
         self.node = None
         self.changed = [0]
-        mode.recorder.constant(self)
+        mode.recorder.made(self, of_data=True)
 
     # ------------------------------------------------------------------ what it holds
     @property
@@ -135,14 +135,14 @@ class Tensor(Attached):
     @property
     def grad(self) -> Tensor | None:
         """The gradient that backward() added up, or None. A Tensor of this one's shape, dtype and device may be set."""
-        mode.recorder.look_at_grad(self)
+        mode.recorder.gradient(self, "look")
         return self._grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         if value is not None:
             _check_like("grad", value, self)
-        mode.recorder.set_grad(self)
+        mode.recorder.gradient(self, "set")
         self._grad = value
 
     # ------------------------------------------------------------------ what it is
@@ -243,12 +243,11 @@ class Tensor(Attached):
     # ------------------------------------------------------------------ off the tape
     def detach(self) -> Tensor:
         """The same array as a Tensor that no gradient flows through."""
+        mode.recorder.given(self)
         alias = wrap(self._data)
         alias.changed = self.changed
         if hasattr(self, "weights"):
             alias.weights = self.weights
-        mode.recorder.seen((self,))
-        mode.recorder.made(alias)
         return alias
 
     def to(self, device: DType = None, dtype: DType = None) -> Tensor:
@@ -265,7 +264,7 @@ class Tensor(Attached):
             array = array.astype(dtype, copy=False)
         if array is self._data:
             return self
-        mode.recorder.refuse("moves or converts a Tensor with .to()", "do it outside the step")
+        mode.recorder.refuse("moves or converts a Tensor with .to()")
         if self.node is not None:
             raise ValueError(f"to: the Tensor was made by {self.node.name!r} and no gradient would flow back "
                              "through the move; move the inputs instead, or call .detach() first")
@@ -299,11 +298,10 @@ class Tensor(Attached):
         if not self.requires_grad:
             raise ValueError(f"backward: this Tensor (shape {self.shape}) does not require a gradient; compute "
                              "it from a Tensor with requires_grad=True, outside no_grad()")
-        mode.recorder.seen((self, gradient))
+        k = backend_of(self, gradient)
         if self.node is not None:
             _walk(self.node, self._seed(gradient, self.node.k), retain_graph)
             return
-        k = backend_of(self)
         seed = self._seed(gradient, k)
         _add_to_grads([(self, seed)], k, {id(seed)})
 
@@ -353,6 +351,7 @@ def wrap(array: Array, node: Node | None = None) -> Tensor:
     tensor._grad = None
     tensor.node = node
     tensor.changed = [0] if node is None else node.changed
+    mode.recorder.made(tensor)
     return tensor
 
 
@@ -426,14 +425,13 @@ def _add_to_grads(gradients: list[tuple[Tensor, Array]], k: ModuleType, shared: 
     held = set(shared)
     for leaf, passed in gradients:
         g = whole(k, passed)
-        mode.recorder.write_grad(leaf)
+        mode.recorder.gradient(leaf, "add")
         if leaf._grad is not None:
             g = k.add(leaf._grad._data, g)
         elif id(g) in held or not owns(g):           # each .grad owns its memory: it may be changed in place
             g = k.copy(g)
         held.add(id(g))
         leaf._grad = wrap(g)
-        mode.recorder.made(leaf._grad)
 
 
 def _refuse_stale(nodes: list[Node]) -> None:

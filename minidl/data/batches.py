@@ -85,17 +85,14 @@ class DeviceBatches:
                              f"{self.sizes[-1]} for the last batch; pass what iterating over the batches gives")
         loader, order, position = self.loader, self._order, self.position._data
         stored: object = loader.stored
-        k = backend_of(self.position)
-        mode.recorder.watch(loader)
+        mode.recorder.reads(loader)
         if isinstance(stored, Stored):
             how = () if loader.augment is None else (loader.augment, self._key)
-            mode.recorder.outside(stored.images, stored.labels, order, *how[1:])
+            k = backend_of(self.position, stored.images, stored.labels, order, *how)
             picked = k.next_batch(stored.images, stored.labels, order, position, self.sizes[0], size, stored.scale,
                                   stored.shift, loader.padding, loader.dtype, *how)
         else:
-            mode.recorder.outside(*leaves(stored), order)
+            k = backend_of(self.position, *leaves(stored), order)
             picked = mapped(lambda rows: k.next_rows(rows, order, position, self.sizes[0], size), stored)
         k.advance(position)
-        batch = mapped(wrap, picked)
-        mode.recorder.made(*leaves(batch))
-        return batch
+        return mapped(wrap, picked)

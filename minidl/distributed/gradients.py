@@ -44,7 +44,7 @@ def average(params: Iterable[Tensor], share: float | Tensor | None = None, world
     if world.size == 1:
         return
     if isinstance(params, list):
-        mode.recorder.holds_items("the list that average is given", params)
+        mode.recorder.reads(params, what="the list that average is given")
     params = list(params)
     live = {i: p for i, p in enumerate(params) if p.grad is not None}
     on_cpu = bool(params) and params[0].device == "cpu"
@@ -65,8 +65,7 @@ def average(params: Iterable[Tensor], share: float | Tensor | None = None, world
     else:
         means = k.rank_mean(gradients, float(share), world)
     for p, g in zip(live.values(), means, strict=False):
-        p.grad = mean = wrap(g)
-        mode.recorder.made(mean)
+        p.grad = wrap(g)
 
 
 @dataclass(frozen=True)

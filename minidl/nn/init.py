@@ -61,7 +61,7 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _fill(tensor: Tensor, values: object) -> Tensor:
-    mode.recorder.refuse("initialises a Tensor", "do it outside the step")
+    mode.recorder.refuse("initialises a Tensor")
     tensor.mark_changed()
     tensor.data[...] = values if isinstance(values, float) else to_device(values, tensor.device)
     return tensor

@@ -51,7 +51,7 @@ class Module(Habits, Watched):
         raise TypeError(f"{type(self).__name__}: forward is not defined; a Module defines forward(self, ...)")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        mode.recorder.module(self)
+        mode.recorder.reads(self)
         return self.forward(*args, **kwargs)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -170,7 +170,7 @@ class Module(Habits, Watched):
         seen a Tensor that requires a gradient. So parameters frozen one by one are found too, and a running mean
         stays a buffer. Raises TypeError where one is no float32 or float64 now; then nothing has changed.
         """
-        _refuse_recording("freezes or unfreezes parameters with .requires_grad_()")
+        mode.recorder.refuse("freezes or unfreezes parameters with .requires_grad_()")
         found = self._ever_parameters()
         for name, t in found:
             if t.dtype not in _FLOATING:
@@ -188,7 +188,7 @@ class Module(Habits, Watched):
         They stay the same Tensors and lose their gradients. Raises ValueError or TypeError for a device or dtype that
         cannot be; then nothing has changed.
         """
-        _refuse_recording("moves or converts a Module with .to()")
+        mode.recorder.refuse("moves or converts a Module with .to()")
         device, dtype = destination(device, dtype)
         if dtype is not None and np.dtype(dtype) not in _FLOATING:
             raise TypeError(f"to: dtype {np.dtype(dtype)} cannot require a gradient, only float32 and float64 can; "
@@ -218,7 +218,7 @@ class Module(Habits, Watched):
 
         Raises ValueError that lists what does not fit, at most 20 entries; then nothing has changed.
         """
-        _refuse_recording("loads a state with .load_state_dict()")
+        mode.recorder.refuse("loads a state with .load_state_dict()")
         if not strict:
             raise TypeError("load_state_dict: strict=False would leave names out unseen; name what is to be taken: "
                             "net.load_state_dict(net.state_dict() | {name: value})")
@@ -319,7 +319,3 @@ def require_module(owner: Module, name: object, value: object) -> None:
     if not isinstance(value, Module):
         raise TypeError(f"{type(owner).__name__}: layer {name} is a {type(value).__name__} but must be a Module; put "
                         "functions into a Module's forward")
-
-
-def _refuse_recording(what: str) -> None:
-    mode.recorder.refuse(what, "do it outside the step")

@@ -66,11 +66,9 @@ class EMA(Named, Checked, Watched):
         if self._applied:
             raise ValueError("EMA.update: the averages are applied, in the parameters' place; call it outside of "
                              "`with ema.applied()`")
-        mode.recorder.watch(self)
-        mode.recorder.holds_items("the parameters of an EMA", self.params)
+        mode.recorder.reads(self, self.params, what="the parameters of an EMA")
         averages = self._where_parameters_are()
-        mode.recorder.outside(*averages)
-        backend_of(*self.params).ema(averages, [p._data for p in self.params], self.decay)
+        backend_of(*self.params, *averages).ema(averages, [p._data for p in self.params], self.decay)
 
     def on_step_end(self, step: object) -> None:
         """As a callback of `training.fit`: update."""
@@ -81,7 +79,7 @@ class EMA(Named, Checked, Watched):
         """Within this context the parameters are the averages: to evaluate, or to save them. What is written to the
         parameters there is lost. They are put back whatever ends it, also an interrupt that comes as they are written.
         """
-        mode.recorder.refuse("applies averaged weights", "do it outside the step")
+        mode.recorder.refuse("applies averaged weights")
         if self._applied:
             raise ValueError("EMA.applied: the averages are applied already; leave that context first")
         held = [p._data.copy() for p in self.params]
@@ -111,7 +109,7 @@ class EMA(Named, Checked, Watched):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with what `state_dict` gave; averages change in place. They are found by the parameters' names; by
         place, where these are not known. Raises ValueError for what does not fit; then nothing has changed."""
-        mode.recorder.refuse("loads averaged weights", "do it outside the step")
+        mode.recorder.refuse("loads averaged weights")
         averages = self.check_state(state)
         if self.decay != state["decay"]:
             self.decay = state["decay"]

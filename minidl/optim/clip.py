@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..core.device import Array
 from ..core.mode import mode
 from ..core.tensor import Tensor, wrap
 from ..ops.common.backend import backend_of
@@ -37,8 +36,8 @@ def clip_grad_norm(params: Iterable[Tensor] | Tensor, max_norm: float) -> Tensor
     norm = k.sqrt(k.square_sum(gradients))
     factor = k.minimum(k.div(max_norm, k.add(norm, EPS)), 1.0)
     for p, g in zip(live, k.scaled(gradients, factor), strict=True):
-        p.grad = _tensor(g)
-    return _tensor(norm)
+        p.grad = wrap(g)
+    return wrap(norm)
 
 
 def clip_grad_value(params: Iterable[Tensor] | Tensor, value: float) -> None:
@@ -53,14 +52,7 @@ def clip_grad_value(params: Iterable[Tensor] | Tensor, value: float) -> None:
     live = _with_gradients("clip_grad_value", params, "value", value)
     k = backend_of(*live)
     for p in live:
-        p.grad = _tensor(k.minimum(k.maximum(p._grad._data, -value), value))  # type: ignore[union-attr]
-
-
-def _tensor(array: Array) -> Tensor:
-    """A Tensor around what a primitive made."""
-    t = wrap(array)
-    mode.recorder.made(t)
-    return t
+        p.grad = wrap(k.minimum(k.maximum(p._grad._data, -value), value))  # type: ignore[union-attr]
 
 
 def _with_gradients(name: str, params: Iterable[Tensor] | Tensor, what: str, limit: float) -> list[Tensor]:
@@ -72,7 +64,7 @@ def _with_gradients(name: str, params: Iterable[Tensor] | Tensor, what: str, lim
         if not isinstance(p, Tensor):
             raise TypeError(f"{name}: a parameter is a {type(p).__name__}; pass model.parameters()")
     if isinstance(params, list):
-        mode.recorder.holds_items(f"the list that {name} is given", params)
+        mode.recorder.reads(params, what=f"the list that {name} is given")
     live = with_gradients(given)
     if not live:
         raise ValueError(f"{name}: none of {len(given)} parameters has a gradient and is not frozen; call it between "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any, ClassVar
@@ -34,9 +35,8 @@ class Group(dict[str, Any]):
         self.update(entries)
 
     def __getitem__(self, name: str) -> Any:
-        value = super().__getitem__(name)
-        mode.recorder.reads_entry(self, name, value, noted=name not in self.restless)
-        return value
+        mode.recorder.reads(self, what=f"the optimizer's {name}", entry=name)
+        return super().__getitem__(name)
 
     def get(self, name: str, default: object = None) -> Any:
         try:
@@ -102,7 +102,7 @@ def _number(name: str) -> Any:
 def with_gradients(params: list[Tensor]) -> list[Tensor]:
     """Those that require a gradient and have one, each once: one that was frozen may still have that of a step before,
     and a weight that two layers share is listed twice where their parameters are put together."""
-    mode.recorder.seen(params)             # a compiled step depends on which are frozen
+    mode.recorder.given(*params)           # a compiled step depends on which are frozen
     return [*{id(p): p for p in params if p.requires_grad and p.grad is not None}.values()]
 
 
@@ -169,7 +169,7 @@ class Optimizer(Named, Watched):
 
     def forget(self) -> None:
         """Set all that is kept to 0, in place: as before the first step, and what was compiled stays good."""
-        mode.recorder.refuse("forgets an optimizer's velocities", "do it outside the step")
+        mode.recorder.refuse("forgets an optimizer's velocities")
         for arrays in self._kept.values():
             for _, array in arrays.pairs():
                 array.fill(0)
@@ -189,8 +189,7 @@ class Optimizer(Named, Watched):
         updates = [(number, group, live, {name: [self._array(name, p) for p in live] for name in self._uses(group)})
                    for number, group in enumerate(self.groups) if (live := self._live(group))]
         for number, group, live, kept in updates:
-            k = backend_of(*live, *(rates or ()))
-            mode.recorder.outside(*(array for arrays in kept.values() for array in arrays))
+            k = backend_of(*live, *(rates or ()), *itertools.chain(*kept.values()))
             if rates is None:
                 lr = mode.recorder.dynamic(functools.partial(dict.__getitem__, group, "lr"))
             else:
@@ -215,10 +214,8 @@ class Optimizer(Named, Watched):
 
     def _tell_lists(self) -> None:
         """What a recorded step depends on that goes through all parameters."""
-        mode.recorder.watch(self)
-        mode.recorder.holds_items("the optimizer's groups", self.groups)
-        for group in self.groups:
-            mode.recorder.holds_items("the parameters of an optimizer's group", group["params"])
+        mode.recorder.reads(self, self.groups, what="the optimizer's groups")
+        mode.recorder.reads(*(group["params"] for group in self.groups), what="the parameters of an optimizer's group")
 
     def _array(self, name: str, p: Tensor) -> Array:
         """One of a parameter's arrays: zeros at first. It goes where the parameter goes."""

@@ -55,7 +55,7 @@ def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 
 def writer_of(optimizer: Optimizer, state: Mapping[str, Any]) -> Callable[[], None]:
     """What writes a state, once everything in it has been looked at."""
-    mode.recorder.refuse("loads an optimizer's state", "do it outside the step")
+    mode.recorder.refuse("loads an optimizer's state")
     title, numbers, kept = type(optimizer).__name__, optimizer.numbers, tuple(optimizer.kept)
     flags = [name for name in numbers if isinstance(optimizer.groups[0][name], bool)]
     groups = state.get("groups") if isinstance(state, Mapping) else None

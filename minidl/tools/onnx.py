@@ -127,25 +127,21 @@ class _Trace(Listener):
         self.number = None if is_array(y) else self.calls[-1].result
         return y, backward
 
-    def made(self, *tensors: Tensor) -> None:
+    def made(self, t: Tensor, of_data: bool = False) -> None:
         if self.number is not None:            # NumPy's reductions to one value give a number
-            self.indices[id(tensors[0]._data)] = self.number
-            self.arrays[self.number], self.number = tensors[0]._data, None
+            self.indices[id(t._data)] = self.number
+            self.arrays[self.number], self.number = t._data, None
 
-    def refuse(self, what: str, way_out: str) -> NoReturn:
+    def refuse(self, what: str, way_out: str = "do it outside the step") -> NoReturn:
         raise ValueError(f"onnx.export: the net {what}, which a file cannot repeat; {way_out}")
 
-    def change(self, t: Tensor) -> None:
+    def change(self, t: Tensor, on_tape: bool = False) -> None:
         self.refuse("changes a Tensor in place", "compute a new one, or call net.eval() where that is a layer's")
 
-    def become(self, t: Tensor) -> None:
-        self.refuse("changes a Tensor in place", "compute a new one, or call net.eval() where that is a layer's")
-
-    def look_at_grad(self, leaf: Tensor) -> None:
-        self.refuse("looks at a gradient", "export what computes the outputs alone")
-
-    def write_grad(self, leaf: Tensor) -> None:
-        self.refuse("runs backward", "export what computes the outputs alone")
+    def gradient(self, leaf: Tensor, how: str) -> None:
+        if how != "set":
+            self.refuse("runs backward" if how == "add" else "looks at a gradient",
+                        "export what computes the outputs alone")
 
 
 # ---------------------------------------------------------------- as a graph

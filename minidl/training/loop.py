@@ -16,7 +16,7 @@ from .. import data, nn, ops, optim
 from ..compiler import CompileError, compile
 from ..core import rng
 from ..core.device import to_device
-from ..core.mode import mode, no_grad
+from ..core.mode import no_grad
 from ..core.tensor import Tensor, as_tensor
 from ..data.loader import drawn_apart
 from ..distributed import average
@@ -31,6 +31,7 @@ from .metrics import (
     Metrics,
     Progress,
     RunningMetrics,
+    asked,
     line_of,
     means_of,
     require_counted,
@@ -66,7 +67,7 @@ def _update(model: nn.Module, optimizer: optim.Optimizer, inputs: object, target
     """
     optimizer.zero_grad()
     outputs = model(inputs)
-    value, mean = loss(outputs, targets), 0.0
+    value, mean = asked(loss, outputs, targets), 0.0
     require_loss(value)
     weight = weight_of(value)
     if not images:
@@ -331,7 +332,6 @@ def compiled_step(model: nn.Module, optimizer: optim.Optimizer, batches: data.De
     @compile
     def step(size: int, images: int = 0) -> bool:
         inputs, targets = _pair(batches.next(size))
-        mode.recorder.module(loss)         # what its code reads counts, as of a Module
         *_, classes = _update(model, optimizer, inputs, targets, rates, loss, metrics, images or size)
         return classes
     return step
@@ -357,9 +357,8 @@ class _Compiled(_Plain):
         @compile
         def look(size: int) -> bool:
             inputs, targets = _pair(tests.next(size))
-            mode.recorder.module(loss)
             outputs = model(inputs)
-            return metrics.update(loss(outputs, targets), outputs, targets)
+            return metrics.update(asked(loss, outputs, targets), outputs, targets)
         self.look = look
 
     def position(self) -> Tensor:

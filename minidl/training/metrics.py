@@ -77,8 +77,7 @@ class RunningMetrics:
                 self._count(self.sums, mean, outputs, ops.where(ops.ne(weights, 0), _cast(targets, "int64"), -1))
                 self._add(self._more[1], counts.sum() - n)
             for (name, function), more in zip(self.functions.items(), self._more[2:], strict=True):
-                mode.recorder.module(function)         # what its code reads counts, as of a Module
-                value = function(outputs, targets)
+                value = asked(function, outputs, targets)
                 value = value if isinstance(value, Tensor) else Tensor(float(value), device=self.sums.device)
                 self._add(self._others[name], self._mean(value, n, more), n)
         return classes
@@ -124,6 +123,13 @@ class RunningMetrics:
         return means_of(self.totals(), count, classes, self.functions)
 
 
+def asked(function: Function, outputs: Any, targets: Any) -> Any:
+    """What a loss or metric gives that somebody else wrote: in a compiled step what its code reads counts, as of a
+    Module."""
+    mode.recorder.reads(function)
+    return function(outputs, targets)
+
+
 def require_loss(loss: object) -> None:
     """Refuse a loss that is not a Tensor of one number."""
     if not isinstance(loss, Tensor) or loss.size != 1:
@@ -150,9 +156,7 @@ def times(mean: Tensor, weight: Tensor) -> Tensor:
 
 def _cast(t: Tensor, dtype: str) -> Tensor:
     """Off the tape, also in a compiled step."""
-    cast = wrap(backend_of(t).cast(t._data, dtype))
-    mode.recorder.made(cast)
-    return cast
+    return wrap(backend_of(t).cast(t._data, dtype))
 
 
 def require_counted(totals: list[float], images: int, where: str) -> None:

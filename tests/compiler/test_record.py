@@ -219,6 +219,10 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "a Tensor around an array of its own": (
         lambda x: wrap(np.ones(2, np.float32), (x * W).node) * 2, r"<lambda> gives an op a Tensor of shape \(2,\) "
         rf"whose array it made itself at PLACE{REPEAT}compute it with minidl's ops$"),
+    "a copy of a Tensor": (lambda x: copy.deepcopy(W) * x, r"<lambda> gives an op a Tensor of shape \(2,\) whose array "
+                           rf"it made itself at PLACE{REPEAT}compute it with minidl's ops$"),
+    "a copy that is kept": (lambda x: KEPT.append(copy.deepcopy(W)), r"<lambda> makes a Tensor \(shape \(2,\)\) at "
+                            "PLACE that is kept after the step"),
     "an array in place": (lambda x: np.add(ARRAY, x, out=ARRAY), "<lambda> changes an array in place at PLACE"),
     "a sum on the tape": (lambda x: X.__iadd__(W), r"<lambda> adds in place, on the tape, to a Tensor from outside "
                           rf"\(shape \(2,\)\) at PLACE{REPEAT}write t = t \+ x, with another name$"),

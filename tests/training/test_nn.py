@@ -441,7 +441,7 @@ def test_a_recorded_step_refuses_to_change_state(act: Any, what: str) -> None:
 
 def test_a_recorder_is_told_of_every_module_called(monkeypatch: pytest.MonkeyPatch) -> None:
     called = []
-    monkeypatch.setattr(minidl.compile.__globals__["record"].__globals__["Recorder"], "module",
+    monkeypatch.setattr(minidl.compile.__globals__["record"].__globals__["Recorder"], "reads",
                         lambda self, module: called.append(module), raising=False)
     net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     minidl.compile(lambda x: net(x))(images(1, 2))

@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from ...core.device import Array
+from ...core.device import Array, StandIn
 
 HOW = ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "device")     # known of it without a look at its values
 OWN = ("__array_function__", "__array_ufunc__", "__class__", "__dir__", "__getattribute__", "__hash__", "__init__",
        "__init_subclass__", "__len__", "__new__", "__setattr__", "__subclasshook__", "__class_getitem__")
 
 
-class Argument:
+class Argument(StandIn):
     """An array as a recorded step sees it, of the array's own class to all that ask.
 
     Tensor(argument) and x[argument] take the array itself, which each replay is given anew. Whatever else is done with
     it reads its values: `read` gives the array then, and knows of it.
     """
 
-    __slots__ = ("_array", "_read")
+    __slots__ = ("_read",)
 
     def __init__(self, array: Array, read: Callable[[], Any]):
         object.__setattr__(self, "_array", array)
@@ -62,11 +62,6 @@ for _name in dir(np.ndarray):
     if _name.startswith("__") and _name not in OWN and callable(getattr(np.ndarray, _name)):
         setattr(Argument, _name, _reads(_name))
 Argument.__hash__ = None                   # type: ignore[method-assign, assignment]  # as of an array
-
-
-def whole(value: object) -> Any:
-    """The array itself, of an Argument that an op is given; anything else as it is."""
-    return value._array if type(value) is Argument else value
 
 
 def looked_at(value: object) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core import tensor
+from ...core.device import unwrapped
 from ...core.mode import mode
 from ...core.tensor import Tensor
 from ..common.op import op
@@ -78,9 +79,9 @@ def plain_index(index: Index, own: bool = False) -> Any:
     def plain(i: object) -> Any:
         if isinstance(i, list):
             return np.asarray(i)
-        array = i._data if isinstance(i, Tensor) else mode.recorder.whole(i)
+        array = i._data if isinstance(i, Tensor) else unwrapped(i)
         return array.copy() if own and hasattr(array, "copy") else array
-    mode.recorder.seen(index if isinstance(index, tuple) else (index,))
+    mode.recorder.given(*(i for i in (index if isinstance(index, tuple) else (index,)) if isinstance(i, Tensor)))
     return tuple(map(plain, index)) if isinstance(index, tuple) else plain(index)
 
 

@@ -479,7 +479,7 @@ class Methods(Conversions, Operators):
 
     def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
         """Set whether backward() accumulates a gradient in this leaf."""
-        mode.recorder.refuse("changes whether a Tensor requires a gradient", "do it outside the step")
+        mode.recorder.refuse("changes whether a Tensor requires a gradient")
         if self.node is not None:
             raise ValueError(f"requires_grad_: the Tensor was made by {self.node.name!r}; set it on a leaf, or on "
                              ".detach()")

@@ -114,7 +114,7 @@ def _in_place(name: str, function: Callable[[Any, Any], Tensor]) -> Callable[[Te
         if not recorded:
             setitem(x, ..., z)
         else:
-            mode.recorder.become(x)
+            mode.recorder.change(x, on_tape=True)
             x._data, x.node, x.requires_grad, x.changed = z._data, z.node, True, z.changed
         return x
     return method

@@ -16,9 +16,9 @@ CONV_ALGORITHMS = cpu.CONV_ALGORITHMS
 BACKENDS: dict[type, ModuleType] = {np.ndarray: cpu}       # and cupy.ndarray, once there is one
 
 
-def backend_of(first: Tensor, *others: Tensor) -> ModuleType:
-    """The primitives for Tensors, of which the first decides; a recorder is told that they are used."""
-    mode.recorder.seen((first, *others))
+def backend_of(first: Tensor, *others: object) -> ModuleType:
+    """The primitives for Tensors and arrays, of which the first decides; a recorder is told that they are used."""
+    mode.recorder.given(first, *others)
     return primitives_of(first._data)
 
 

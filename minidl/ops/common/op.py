@@ -106,7 +106,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                 k = BACKENDS.get(first.__class__) or primitives_of(first)
                 y, backward = body(k, *arrays, **options)
             else:
-                recorder.seen(inputs)
+                recorder.given(*inputs)
                 k = primitives_of(first)
                 y, backward = recorder.run(name, body, k, arrays, options)
             if first.dtype.kind != "f" and y.dtype.kind == "f" and all(
@@ -127,7 +127,6 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                 node.changed = result.changed
         if not y.shape and len(held := {id(of): of for t in inputs if (of := weights_of(t)) is not None}) == 1:
             result.weights, = held.values()    # one number that is computed of a weighted mean counts as that does
-        recorder.made(result)
         return result
 
     call.__signature__ = signature.replace(parameters=parameters, return_annotation="Tensor")  # type: ignore[attr-defined]

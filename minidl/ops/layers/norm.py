@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from ...core.mode import mode
 from ...core.tensor import Tensor, mark_changed
 from ..arrays.shapes import reshape
 from ..common.geometry import cached, is_int
@@ -181,7 +180,6 @@ def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tenso
         if (t.dtype, t.device) != (x.dtype, x.device):
             raise TypeError(f"batch_norm: {name} is {t.dtype} on {t.device} but x is {x.dtype} on {x.device}; move "
                             "both to one with .to()")
-    mode.recorder.seen((running_mean, running_var))
     mark_changed((running_mean, running_var))          # they are no inputs: no gradient depends on what they were
     return _batch_norm(x, weight, bias, None, None, running=(running_mean._data, running_var._data),
                        momentum=float(momentum), eps=eps, world=world)
