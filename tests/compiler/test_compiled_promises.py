@@ -128,10 +128,6 @@ def conv(bias: bool = True) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(1, 2, 3, bias=bias), nn.ReLU(), nn.MaxPool2d(2), Means(), nn.Linear(2, 3))
 
 
-def averaged() -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 3))
-
-
 def train_step(w: World, net: nn.Module, sgd: Any) -> Callable[..., Any]:
     """The step that most scenarios take."""
     def step(x: Tensor, labels: Tensor) -> Any:
@@ -205,11 +201,6 @@ def scaled_grads(net: Any, sgd: Any, w: World) -> None:
         p.grad = p.grad * 0.5
 
 
-def scaled_grads_in_place(net: Any, sgd: Any, w: World) -> None:
-    for p in net.parameters():
-        p.grad.data[...] *= 0.5
-
-
 def no_grads(net: Any, sgd: Any, w: World) -> None:
     for p in net.parameters():
         p.grad = None
@@ -217,10 +208,6 @@ def no_grads(net: Any, sgd: Any, w: World) -> None:
 
 def some_grads(net: Any, sgd: Any, w: World) -> None:
     (net[0].weight * net[0].weight).sum().backward()
-
-
-def in_float64(net: Any, sgd: Any, w: World) -> None:
-    net.to(dtype="float64")
 
 
 def written(net: Any, sgd: Any, w: World) -> None:
@@ -232,92 +219,48 @@ def rebound_data(net: Any, sgd: Any, w: World) -> None:
     net[0].weight.data = net[0].weight.data * np.float32(-0.5)
 
 
-changed("layer replaced", put("2", lambda: nn.Linear(5, 3)), before=None)
 changed("layer replaced and given to the optimizer", lambda net, sgd, w: (
     setattr(net, "2", nn.Linear(5, 3)), sgd.groups[0].update(params=list(net.parameters()))))
 changed("activation replaced", put("1", nn.ReLU))
-changed("activation made the same anew", put("1", nn.Tanh))
 changed("bias taken away", put("0.bias", lambda: None))
 changed("bias given", put("0.bias", lambda: numbers(5, 4, 3, 2, 1, requires_grad=True)),
         lambda: nn.Sequential(nn.Linear(4, 5, bias=False), nn.Tanh(), nn.Linear(5, 3)))
-changed("bias becomes a constant", put("0.bias", lambda: numbers(5, 4, 3, 2, 1)))
 changed("weight replaced", put("0.weight", lambda: Tensor(np.eye(5, 4, dtype=np.float32), requires_grad=True)))
-changed("weight replaced by a narrower one", lambda net, sgd, w: (
-    put("0.weight", lambda: Tensor(np.eye(2, 4, dtype=np.float32), requires_grad=True))(net, sgd, w),
-    put("0.bias", lambda: numbers(1, 2))(net, sgd, w),
-    put("2.weight", lambda: Tensor(np.eye(3, 2, dtype=np.float32), requires_grad=True))(net, sgd, w)))
 changed("two layers share a weight from now on", lambda net, sgd, w: setattr(net[2], "weight", net[0].weight),
         lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)))
 changed("stride", put("0.stride", lambda: 2), conv, batch=images)
-changed("stride in one direction", put("0.stride", lambda: (1, 2)), conv, batch=images)
-changed("padding", put("0.padding", lambda: 1), conv, batch=images)
-changed("uneven padding", put("0.padding", lambda: ((1, 0), (0, 2))), conv, batch=images)
-changed("algorithm", put("0.algorithm", lambda: "direct"), conv, batch=images)
-changed("a convolution without bias gets one", put("0.bias", lambda: weight(1, 2)), lambda: conv(False), batch=images)
-changed("pool size", put("2.kernel_size", lambda: 3), conv, batch=images)
-changed("pool stride", put("2.stride", lambda: 1), conv, batch=images)
-changed("pool padding", put("2.padding", lambda: 1), conv, batch=images)
 changed("pool replaced by another kind", put("2", lambda: nn.AvgPool2d(2)), conv, batch=images)
-changed("average pool padding", put("2.padding", lambda: ((1, 0), (0, 0))),
-        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.AvgPool2d(2), Means(), nn.Linear(2, 3)), batch=images)
-changed("filters of another size", put("0.weight", lambda: Tensor(np.ones((2, 1, 2, 2), np.float32),
-                                                                 requires_grad=True)), conv, batch=images)
 changed("axis of softmax", put("1.axis", lambda: 0), lambda: dense(nn.Softmax()))
 changed("p of dropout", put("1.p", lambda: 0.1), lambda: dense(nn.Dropout(0.5)))
-changed("p of dropout to nothing", put("1.p", lambda: 0.0), lambda: dense(nn.Dropout(0.5)))
-changed("dropout replaced by another", put("1", lambda: nn.Dropout(0.9)), lambda: dense(nn.Dropout(0.5)))
 changed("evaluation", lambda net, sgd, w: net.eval(), lambda: dense(nn.Dropout(0.5)))
-changed("evaluation of one layer", lambda net, sgd, w: net[1].eval(), lambda: dense(nn.Dropout(0.5), nn.Dropout(0.2)))
 changed("training again", lambda net, sgd, w: net.train(), lambda: dense(nn.Dropout(0.5)),
         before=lambda net, sgd, w: net.eval())
-changed("training by hand", lambda net, sgd, w: setattr(net[1], "training", False), lambda: dense(nn.Dropout(0.5)))
 
 
 def with_norms() -> nn.Sequential:
     return dense(nn.BatchNorm1d(5), nn.LayerNorm(5))
 
 
-changed("momentum of running values", put("1.momentum", lambda: 0.5), with_norms)
 changed("eps of a normalisation", put("1.eps", lambda: 0.3), with_norms)
-changed("eps of a row's normalisation", put("2.eps", lambda: 0.3), with_norms)
 changed("evaluation by running values", lambda net, sgd, w: net.eval(), with_norms)
-changed("training of running values again", lambda net, sgd, w: net.train(), with_norms,
-        before=lambda net, sgd, w: net.eval())
 changed("one normalisation frozen", lambda net, sgd, w: net[1].eval(), with_norms, momentum=0.9)
 changed("weight of a normalisation frozen", freeze("1.weight"), with_norms)
-changed("running values replaced", put("1.running_mean", lambda: numbers(5, 4, 3, 2, 1)), with_norms)
 changed("running values written", lambda net, sgd, w: put_item(net[1].running_var, ..., 3.0), with_norms)
-changed("running values no more", lambda net, sgd, w: (put("1.running_mean", lambda: None)(net, sgd, w),
-                                                       put("1.running_var", lambda: None)(net, sgd, w)), with_norms)
 changed("running values of two layers are one from now on", lambda net, sgd, w: setattr(
     net[1], "running_mean", net[2].running_mean), lambda: dense(nn.BatchNorm1d(5), nn.BatchNorm1d(5)))
 changed("a state of running values is loaded", lambda net, sgd, w: net.load_state_dict(with_norms().state_dict()),
         with_norms)
 changed("first layer frozen", freeze("0."))
-changed("last layer frozen", freeze("2."))
-changed("bias frozen", freeze("0.bias", "2.bias"))
-changed("all but one bias frozen", freeze("0.", "2.weight"))
-changed("frozen with momentum", freeze("0."), momentum=0.9)
-changed("frozen with decay", freeze("0."), weight_decay=0.1)
 changed("thawed", freeze("0.", thaw=True), before=freeze("0."))
 changed("convolution frozen", freeze("0."), conv, batch=images)
-changed("filters frozen, not their bias", freeze("0.weight"), averaged, batch=images)
 changed("rate", group(lr=0.01))
 changed("rate of all", lambda net, sgd, w: setattr(sgd, "lr", 0.01))
-changed("rate to zero", group(lr=0.0))
-changed("rate as an int", group(lr=1))
 changed("rate as a NumPy number", group(lr=np.float64(0.01)))
 changed("momentum", group(momentum=0.5), momentum=0.9)
 changed("momentum from none", group(momentum=0.5))
-changed("momentum to none", group(momentum=0.0), momentum=0.9)
 changed("decay", group(weight_decay=0.1))
-changed("decay to none", group(weight_decay=0.0), weight_decay=0.1)
 changed("nesterov", group(nesterov=True), momentum=0.9)
-changed("nesterov no more", group(nesterov=False), momentum=0.9, nesterov=True)
-changed("the optimizer's list shortened", shorten, momentum=0.5)
 changed("the optimizer's list extended", extend, before=shorten, verdict="either")
-changed("the optimizer's list replaced", lambda net, sgd, w: sgd.groups[0].update(params=[net[2].bias]))
-changed("the optimizer's list emptied", lambda net, sgd, w: sgd.groups[0]["params"].clear())
 changed("the optimizer's list in another order", lambda net, sgd, w: sgd.groups[0]["params"].reverse(), momentum=0.5)
 changed("one entry of the optimizer's list replaced", lambda net, sgd, w: operator.setitem(
     sgd.groups[0]["params"], 0, net[2].bias), before=lambda net, sgd, w: sgd.groups[0]["params"].pop(),
@@ -327,15 +270,12 @@ changed("a group more", lambda net, sgd, w: sgd.groups.append({**sgd.groups[0], 
 changed("a group less", lambda net, sgd, w: sgd.groups.pop(0), before=lambda net, sgd, w: sgd.groups.append(
     {**sgd.groups[0], "params": [sgd.groups[0]["params"].pop()], "lr": 1.0}))
 changed("a group replaced", lambda net, sgd, w: operator.setitem(sgd.groups, 0, {**sgd.groups[0], "lr": 1.0}))
-changed("a group replaced by one of fewer", lambda net, sgd, w: operator.setitem(
-    sgd.groups, 0, {**sgd.groups[0], "params": sgd.groups[0]["params"][:2]}), momentum=0.9)
 changed("the list of groups replaced", lambda net, sgd, w: setattr(sgd, "groups", [
     {**sgd.groups[0], "weight_decay": 0.5}]))
 changed("step of the optimizer's class replaced", lambda net, sgd, w: setattr(
     sgd, "step", lambda: init.constant_(net[0].bias, 1.0)), verdict="either")
 changed("velocities forgotten", lambda net, sgd, w: sgd.forget(), momentum=0.9)
 changed("a state is loaded", lambda net, sgd, w: net.load_state_dict(dense().state_dict()))
-changed("initialised anew", lambda net, sgd, w: init.kaiming_normal_(net[0].weight))
 changed("data written in place", written)
 changed("data rebound", rebound_data, momentum=0.9)
 changed("data of two exchanged", lambda net, sgd, w: (
@@ -344,7 +284,6 @@ changed("data of two exchanged", lambda net, sgd, w: (
     lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)))
 changed("gradients removed", no_grads)
 changed("gradients scaled", scaled_grads)
-changed("gradients scaled in place", scaled_grads_in_place)
 changed("gradients of another step are there", some_grads)
 changed("random numbers restarted", lambda net, sgd, w: minidl.manual_seed(8), lambda: dense(nn.Dropout(0.5)))
 changed("random numbers drawn elsewhere", lambda net, sgd, w: ops.dropout(pair(0)), lambda: dense(nn.Dropout(0.5)))
@@ -352,10 +291,6 @@ changed("precision", lambda net, sgd, w: minidl.set_precision("tf32"))
 changed("a copy of the net takes its place", lambda net, sgd, w: [
     setattr(net, name, value) for name, value in vars(copy.deepcopy(net)).items()])
 changed("a layer more", put("3", nn.Tanh))
-changed("a layer less", lambda net, sgd, w: delattr(net, "1"))
-changed("layers in another order", lambda net, sgd, w: (
-    first := net[0], delattr(net, "0"), setattr(net, "0", first)),
-    lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)))
 
 
 def scale() -> nn.Sequential:
@@ -366,22 +301,17 @@ changed("a Module's number", put("1.by", lambda: 2.0), scale)
 changed("a Module's number that hides its class's, removed", lambda net, sgd, w: delattr(net[1], "by"), scale,
         before=put("1.by", lambda: 2.0))
 changed("a Module's flag", put("1.deep", lambda: True), scale)
-changed("a Module's word", put("1.kind", lambda: "sigmoid"), scale)
 changed("a Module's list, in place", lambda net, sgd, w: operator.setitem(net[1].list, 0, 3.0), scale)
 changed("a Module's list, replaced", put("1.list", lambda: [3.0]), scale)
 changed("a Module's dict", lambda net, sgd, w: net[1].dict.update(by=3.0), scale)
 changed("a list in a Module's dict", lambda net, sgd, w: operator.setitem(net[1].dict["then"], 0, 3.0), scale)
-changed("a Module's tuple", put("1.pair", lambda: (3.0, 1.0)), scale)
-changed("a Module's NumPy number", put("1.scalar", lambda: np.float32(2.5)), scale)
 changed("a Module's index array, written", lambda net, sgd, w: net[1].order.__setitem__(slice(None), [4, 3, 2, 1, 0]),
         scale, verdict="either")
 changed("a Module's index array, replaced", put("1.order", lambda: np.array([4, 3, 2, 1, 0])), scale)
 changed("a Module's set", lambda net, sgd, w: net[1].set.add(3), scale)
 changed("a Module's list of layers", lambda net, sgd, w: net[1].layers.append(nn.Sigmoid()), scale)
-changed("a layer in a Module's list", lambda net, sgd, w: operator.setitem(net[1].layers, 0, nn.Sigmoid()), scale)
 changed("a Module's function", put("1.function", lambda: ops.sigmoid), scale)
 changed("a Module's None becomes a Tensor", put("1.extra", lambda: numbers(5, 4, 3, 2, 1)), scale)
-changed("a Module's None becomes a number", put("1.extra", lambda: 3.0), scale)
 changed("a Module's buffer, written", lambda net, sgd, w: init.constant_(net[1].buffer, 3.0), scale)
 changed("a Module's buffer, replaced", put("1.buffer", lambda: numbers(5, 4, 3, 2, 1)), scale)
 changed("a Module's buffer becomes a parameter", put("1.buffer.requires_grad", lambda: True), scale)
@@ -861,17 +791,11 @@ def indexed(name: str, index: Callable[[np.random.Generator, np.ndarray], Any],
 indexed("a permutation drawn in the step", lambda rng, held: rng.permutation(4), verdict="refused")
 indexed("a list made in the step", lambda rng, held: [0, 2, 2])
 indexed("an array made in the step", lambda rng, held: np.array([0, 2, 2]))
-indexed("np.arange", lambda rng, held: np.arange(3))
-indexed("a mask made in the step", lambda rng, held: np.array([True, False, True, True]))
-indexed("an outside array", lambda rng, held: held)
 indexed("an outside array, written between calls", lambda rng, held: held, lambda held: held.sort())
 indexed("an outside array, shuffled in the step", lambda rng, held: [rng.shuffle(held), held][1])
 indexed("a view of an outside array, written between calls", lambda rng, held: held[1:], lambda held: held.sort())
-indexed("what is computed from an outside array", lambda rng, held: held + 1, lambda held: held.sort())
 indexed("a slice by an outside array", lambda rng, held: slice(int(held[0])), lambda held: held.sort())
 indexed("an int of an outside array", lambda rng, held: int(held[0]), lambda held: held.sort())
-indexed("a NumPy int", lambda rng, held: held[0], lambda held: held.sort())
-indexed("a tuple with an outside array", lambda rng, held: (held,), lambda held: held.sort())
 
 
 def by_tensor(name: str, change: Callable[[Tensor], Any], use: Callable[..., Any]) -> None:
@@ -1363,41 +1287,19 @@ def put_item(p: Tensor, index: Any, value: Any) -> None:
 
 
 in_place("constant_", lambda net, held, x: init.constant_(net[0].bias, 1.0) and None)
-in_place("zeros_", lambda net, held, x: init.zeros_(net[0].bias))
-in_place("uniform_", lambda net, held, x: init.uniform_(net[0].bias))
-in_place("kaiming_normal_", lambda net, held, x: init.kaiming_normal_(net[2].weight))
 in_place("load_state_dict", lambda net, held, x: net.load_state_dict(held[0]))
-in_place("load_state_dict of another net's", lambda net, held, x: net.load_state_dict(held[1].state_dict()))
-in_place("state_dict", lambda net, held, x: net.state_dict())
-in_place("forget", lambda net, held, x: held[2].forget())
-in_place("mark_changed", lambda net, held, x: net[0].weight.mark_changed())
-in_place("to float32", lambda net, held, x: net.to(dtype="float32"))
 in_place("to float64 and back", lambda net, held, x: net.to(dtype="float64").to(dtype="float32"))
 in_place("data rebound to an op's result", lambda net, held, x: setattr(net[0].bias, "data", (net[0].bias * 0.5).data))
-in_place("data rebound to NumPy's result", lambda net, held, x: setattr(net[0].bias, "data", net[0].bias.data * 0.5))
 in_place("data written by NumPy", lambda net, held, x: net[0].bias.data.__imul__(0.5) is None)
-in_place("data written from an op's result", lambda net, held, x: net[0].bias.data.__setitem__(
-    ..., (net[0].bias * 0.5).data))
-in_place("data written from the input", lambda net, held, x: net[0].bias.data.__setitem__(..., x.data[0, 0]))
-in_place("data written by the gradient", lambda net, held, x: net[0].bias.data.__isub__(
-    0.1 * net[0].bias.grad.data) is None)
 in_place("data of the input written", lambda net, held, x: x.data.__imul__(2) is None)
 in_place("a number read from data", lambda net, held, x: net(x * float(net[0].bias.data[0])))
-in_place("a shape read from data", lambda net, held, x: net(x * float(net[0].bias.data.shape[0])), "either")
 in_place("p -= by", lambda net, held, x: minus(net[0].bias, 0.5))
-in_place("p -= rate * gradient", lambda net, held, x: minus(net[0].bias, net[0].bias.grad * 0.1))
-in_place("p[i] = number", lambda net, held, x: put_item(net[0].bias, 1, 0.5))
 in_place("p[i] = Tensor", lambda net, held, x: put_item(net[0].weight, 1, x[0]))
-in_place("p[index array] = Tensor", lambda net, held, x: put_item(net[0].weight, np.array([0, 2]), x[:2]))
 in_place("x[i] = number", lambda net, held, x: put_item(x, 0, 0.5))
-in_place("x -= number", lambda net, held, x: minus(x, 0.5))
 in_place("a layer added", lambda net, held, x: setattr(net, f"more{len(net)}", nn.Tanh()))
 in_place("a layer replaced", lambda net, held, x: setattr(net, "1", nn.ReLU()))
-in_place("an attribute set to a number", lambda net, held, x: setattr(net, "seen", x.shape[0]))
 in_place("an attribute counted", lambda net, held, x: setattr(net, "seen", getattr(net, "seen", 0) + 1))
 in_place("an attribute set to a Tensor", lambda net, held, x: setattr(net, "seen", x.mean()))
-in_place("an attribute set to an outside Tensor", lambda net, held, x: setattr(net, "seen", held[1][0].weight))
-in_place("an attribute set to the input", lambda net, held, x: setattr(net, "seen", x))
 in_place("an attribute set to a gradient", lambda net, held, x: setattr(net, "seen", net[0].bias.grad))
 in_place("the seed set", lambda net, held, x: minidl.manual_seed(3))
 in_place("the precision set", lambda net, held, x: minidl.set_precision("fp32"))
@@ -1511,32 +1413,12 @@ def numpy_body(k, x):
     return np.logaddexp(0, x), lambda gy, need: (k.mul(gy, x),)
 
 
-def numpy_closure(k, x):
-    return k.exp(x), lambda gy, need: (gy * np.exp(x),)
-
-
-def numpy_both(k, x):
-    return np.tanh(x), lambda gy, need: (gy * (1 - np.tanh(x) ** 2),)
-
-
-def numpy_inside(k, x):
-    return k.mul(x, np.exp(x)), lambda gy, need: (k.mul(gy, x),)
-
-
 def numpy_in_the_closure(k, x):
     return k.exp(x), lambda gy, need: (k.mul(gy, np.exp(x)),)
 
 
-def operators(k, x):
-    return x * x, lambda gy, need: (2 * gy * x,)
-
-
 def a_float(k, x):
     return k.mul(x, float(x[0])), lambda gy, need: (k.mul(gy, 2.0),)
-
-
-def a_branch(k, x):
-    return (k.exp(x) if x[0] > 2 else k.neg(x)), lambda gy, need: (k.neg(gy),)
 
 
 def a_float_in_the_closure(k, x):
@@ -1560,27 +1442,9 @@ def a_global_array(k, x):
     return k.mul(x, OWN["array"]), lambda gy, need: (k.mul(gy, OWN["array"]),)
 
 
-def the_input_itself(k, x):
-    return x, lambda gy, need: (gy,)
-
-
-def a_view(k, x):
-    return x[::-1], lambda gy, need: (gy[::-1],)
-
-
-def in_place_in_the_body(k, x):
-    y = k.exp(x)
-    y += 1
-    return y, lambda gy, need: (gy,)
-
-
 def a_written_input(k, x):
     x += 1
     return k.exp(x), lambda gy, need: (gy,)
-
-
-def a_constant(k, x):
-    return np.ones_like(x), lambda gy, need: (gy,)
 
 
 def a_random_one(k, x):
@@ -1592,32 +1456,17 @@ def a_held_result(k, x):
     return k.mul(OWN["held"][0], x), lambda gy, need: (gy,)
 
 
-def a_gradient_of_none(k, x):
-    return k.exp(x), lambda gy, need: (None,)
-
-
 own("NumPy body", numpy_body, "refused")
-own("NumPy closure", numpy_closure, "refused")
-own("NumPy in both", numpy_both, "refused")
-own("NumPy for an argument", numpy_inside, "refused")
 own("NumPy for an argument in the closure", numpy_in_the_closure, "refused")
-own("operators", operators, "refused")
 own("a float of the array", a_float)
-own("a branch on the array", a_branch)
 own("a float of the array in the closure", a_float_in_the_closure)
 own("its shape", own_shape, "equal")
 own("primitives alone", primitives, "equal")
 own("a global number", a_global, change=lambda: OWN.update(by=3.0))
-own("a global array", a_global_array, change=lambda: OWN.update(array=np.array([3.0, 1.0], np.float32)))
 own("a global array, written", a_global_array, change=lambda: OWN["array"].fill(3))
-own("the input itself", the_input_itself)
-own("a view", a_view)
-own("its result, written", in_place_in_the_body)
 own("its input, written", a_written_input)
-own("a constant", a_constant)
 own("a random number", a_random_one)
 own("what an earlier call left", a_held_result)
-own("no gradient", a_gradient_of_none)
 
 
 @scenario
@@ -1800,47 +1649,14 @@ class Shifted(data.DataLoader):
         return x[..., ::-1].copy(), y
 
 
-class Backwards(data.DataLoader):
-    def order(self, epoch: int) -> np.ndarray:
-        return super().order(epoch)[::-1].copy()
-
-
-class Fewer(data.DataLoader):
-    def __iter__(self) -> Any:
-        return itertools.islice(super().__iter__(), 1)
-
-    def __len__(self) -> int:
-        return 1
-
-    @property
-    def images_per_epoch(self) -> int:
-        return self.batch_size
-
-
-def iterating() -> Any:
-    """A loader whose own __iter__ is replaced on its class's subclass made on the spot."""
-    return type("Local", (data.DataLoader,), {"__iter__": lambda self: iter(
-        [(x * 2, y) for x, y in data.DataLoader.__iter__(self)])})(dataset(), 8)
-
-
 fitted("a plain loader", lambda: data.DataLoader(dataset(), 8))
-fitted("padded and scaled", lambda: data.DataLoader(dataset(), 8, padding=1, mean=[0.3], std=[0.5]))
-fitted("an odd last batch dropped", lambda: data.DataLoader(dataset(), 8, drop_last=True))
 fitted("a schedule", lambda: data.DataLoader(dataset(), 8), schedule=optim.cosine(9))
 fitted("dropout", lambda: data.DataLoader(dataset(), 8), model=lambda: nn.Sequential(
     nn.Flatten(), nn.Linear(36, 8), nn.Dropout(0.5), nn.Linear(8, 3)))
 fitted("a loader with another __iter__", lambda: Black(dataset(), 8), verdict="either")
-fitted("a loader with another __iter__, made on the spot", iterating, verdict="either")
 fitted("a loader with another _batch", lambda: Shifted(dataset(), 8), verdict="either")
-fitted("a loader with another order", lambda: Backwards(dataset(), 8), verdict="either")
-fitted("a loader with fewer batches", lambda: Fewer(dataset(), 8), verdict="either")
 fitted("a layer frozen between epochs", lambda: data.DataLoader(dataset(), 8),
        on_epoch=lambda net, sgd: [setattr(p, "requires_grad", False) for p in net[0].parameters()])
-fitted("a layer replaced between epochs", lambda: data.DataLoader(dataset(), 8),
-       on_epoch=lambda net, sgd: setattr(net, "1", nn.Tanh()))
-fitted("p of dropout between epochs", lambda: data.DataLoader(dataset(), 8), model=lambda: nn.Sequential(
-    nn.Flatten(), nn.Linear(36, 8), nn.Dropout(0.5), nn.Linear(8, 3)),
-    on_epoch=lambda net, sgd: setattr(net[2], "p", net[2].p * 0.5))
 fitted("momentum between epochs", lambda: data.DataLoader(dataset(), 8),
        on_epoch=lambda net, sgd: sgd.groups[0].update(momentum=0.1))
 
