@@ -477,9 +477,7 @@ LAUNCHES: dict[str, list[Launch]] = {
                    ((130, 30, 20), DOUBLE)),
         *each("layers/activation/formulas.cu", primitives.written_in_place, (FLOAT,), (DOUBLE,)),
         *each("layers/activation/activation.cu", primitives.activations_of_special_values,
-              *[(act, FLOAT) for act in ALL]),
-        *on_device("layers/activation/activation.cu", primitives.activations_of_special_values,
-                   *[(act, DOUBLE) for act in ALL]),
+              *[(act, dtype) for dtype in (FLOAT, DOUBLE) for act in ALL], slow=len(ALL)),
         *on_device("layers/activation/activation.cu", primitives.activation, *[
             (act, shape, dtype) for act in ALL for shape in ((), (0,), (7,), (3, 1001))
             for dtype in (FLOAT, DOUBLE)]),
