@@ -1616,15 +1616,14 @@ def dataset(count: int = 20) -> data.Dataset:
 
 
 def fitted(name: str, loader: Callable[[], Any], *, verdict: str = "equal", model: Callable[[], nn.Module] = conv,
-           on_epoch: Callable[[Any, Any], Any] | None = None, schedule: Any = None) -> None:
+           on_epoch: Callable[[Any, Any], Any] | None = None) -> None:
     """fit(compiled=True) and fit(compiled=False): equal weights, or a ValueError."""
     def run(w: World) -> None:
         net = model()
         sgd = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
         w.watch(net)
         try:
-            history = fit(net, sgd, loader(), data.DataLoader(dataset(), 8), epochs=3, schedule=schedule,
-                          compiled=w.compiled,
+            history = fit(net, sgd, loader(), data.DataLoader(dataset(), 8), epochs=3, compiled=w.compiled,
                           callbacks=(lambda m: on_epoch(net, sgd)) if on_epoch else ())
         except (ValueError, TypeError) as error:
             if not w.compiled:
@@ -1649,8 +1648,6 @@ class Shifted(data.DataLoader):
         return x[..., ::-1].copy(), y
 
 
-fitted("a plain loader", lambda: data.DataLoader(dataset(), 8))
-fitted("a schedule", lambda: data.DataLoader(dataset(), 8), schedule=optim.cosine(9))
 fitted("dropout", lambda: data.DataLoader(dataset(), 8), model=lambda: nn.Sequential(
     nn.Flatten(), nn.Linear(36, 8), nn.Dropout(0.5), nn.Linear(8, 3)))
 fitted("a loader with another __iter__", lambda: Black(dataset(), 8), verdict="either")
