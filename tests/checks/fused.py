@@ -1,4 +1,4 @@
-"""Steps that a fused primitive serves, as data, and the check that they compute the same fused: on any device."""
+"""Steps that a fused primitive serves, as data: what `step_agrees` of agrees.py compares, on any device."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import numpy as np
 import minidl
 from minidl import Tensor, ops
 from minidl.compiler.passes import without_identities
-from minidl.compiler.passes.fusion import fuse
 from minidl.compiler.program import Program
 from minidl.compiler.record import record
-from minidl.compiler.replay import ByCalls
-from minidl.core.tensor import wrap
 from minidl.ops import ACTIVATIONS
 from minidl.ops.common.primitives import ALL, OF_X
 
@@ -162,20 +159,3 @@ def recorded(name: str, dtype: Any = np.float32,
     tensors = [there(a.astype(dtype) if a.dtype.kind == "f" else a) for a in given()]
     tensors[0].requires_grad = True
     return without_identities(record(step, tuple(tensors), {})[0]), tensors[0], tensors
-
-
-def results(found: Program, leaf: Tensor, given: list[Tensor]) -> list[np.ndarray]:
-    """What a replay returns, the leaf's gradient, and what it made of copies of the other inputs."""
-    others = [wrap(t.data.copy()) for t in given[1:]]
-    value = ByCalls(found).run([leaf, *others])
-    assert leaf.grad is not None
-    return [value.numpy(), leaf.grad.numpy(), *(t.numpy() for t in others)]
-
-
-def assert_fused_agrees(name: str, dtype: type, there: Callable[[np.ndarray], Tensor]) -> None:
-    found, *run = recorded(name, dtype, there)
-    fused = fuse(found)
-    assert STEPS[name][0] in {call.name for call in fused.calls}
-    for got, want in zip(results(fused, *run), results(found, *run), strict=True):
-        scale = max(1.0, float(np.abs(want).max()))            # sums of up to a few hundred terms
-        np.testing.assert_allclose(got, want, rtol=0, atol=64 * np.finfo(dtype).eps * scale)

@@ -96,15 +96,15 @@ OWN_FORMS = [name for name in FORMS if name == "conv2d_grad_b" or not (
 
 
 def nhwc_form(name: str, store: str, at: int, precision: str = "tf32") -> None:
-    nhwc.form_agrees(name, nhwc.SHAPES[at], at, store, cuda, cupy.asarray, precision)
+    nhwc.form_agrees(name, nhwc.SHAPES[at], at, store, "cuda", precision)
 
 
 def nhwc_joined(store: str, at: int) -> None:
-    nhwc.joined_agree(nhwc.SHAPES[at], at, store, cuda, cupy.asarray)
+    nhwc.joined_agree(nhwc.SHAPES[at], at, store, "cuda")
 
 
 def rows_normalised(rows: int, channels: int, store: str) -> None:
-    nhwc.layer_norm_agrees(rows, channels, store, cuda, cupy.asarray)
+    nhwc.layer_norm_agrees(rows, channels, store, "cuda")
 
 
 def shared_memory_is_filled() -> None:
@@ -158,6 +158,11 @@ FEW_CHANNELS: list[tuple[Any, ...]] = [
     ((9, 3, 6, 40), (10, 3, 6, 3), 2), ((5, 1, 9, 11), (70, 1, 3, 4), ((1, 2), (3, 0))),
     ((2, 4, 17, 18), (130, 4, 2, 7), 1), ((2, 2, 12, 12), (5, 2, 11, 9), 4), ((2, 2, 5, 5), (3, 2, 1, 1), 0)]
 FUSED = [((9, 3, 16, 16), (10, 3, 8, 8), ((4, 3), (4, 3)), 4), ((2, 1, 12, 12), (7, 1, 5, 5), 0, 4)]
+MORE_FUSED: list[tuple[Any, ...]] = [
+    *FUSED, ((128, 3, 32, 32), (64, 3, 8, 8), ((4, 3), (4, 3)), 4), ((64, 1, 32, 32), (6, 1, 5, 5), 0, 2),
+    ((3, 2, 24, 18), (5, 2, 8, 8), ((7, 6), (0, 3)), 2), ((2, 3, 11, 15), (9, 3, 8, 8), 0, 4),
+    ((5, 1, 13, 11), (3, 1, 2, 4), 1, 2), ((4, 2, 12, 12), (5, 2, 4, 4), 0, 3), ((3, 20, 12, 12), (5, 20, 5, 5), 0, 2),
+    ((0, 2, 12, 12), (5, 2, 5, 5), 0, 2)]
 FUSED_ON_TENSOR_CORES = [((2, 6, 14, 14), 34, 5, 0, 2), ((3, 2, 9, 16), 37, (3, 4), ((1, 0), (2, 3)), 2)]
 
 
@@ -328,7 +333,11 @@ POOLINGS: list[tuple[Any, ...]] = [        # x, window, stride, padding
     ((1, 1, 15, 10), (3, 5), (3, 5), 0), ((1, 2, 5, 6), (2, 3), 1, ((1, 0), (0, 2))),
     ((1, 2, 70, 62), (70, 62), None, 0)]
 MORE_POOLINGS: list[tuple[Any, ...]] = [
-    *POOLINGS, ((0, 2, 4, 4), 2, None, 0), ((3, 2, 1, 66_000), (1, 66_000), None, 0)]
+    *POOLINGS, ((0, 2, 4, 4), 2, None, 0), ((3, 2, 1, 66_000), (1, 66_000), None, 0), ((128, 64, 32, 32), 4, 4, 0),
+    ((127, 6, 28, 28), 2, 2, 0), ((3, 16, 10, 10), 2, 2, 0), ((2, 3, 33, 31), 3, 2, 1), ((1, 1, 1, 1), 1, None, 0),
+    ((5, 3, 9, 35), (3, 5), None, 0), ((5, 1, 1, 300), (1, 7), (1, 2), (0, 3)), ((0, 2, 5, 5), 3, 1, 0),
+    ((1, 70, 65, 3), (5, 2), (2, 1), ((4, 0), (0, 1))), ((5, 1, 7, 300), (2, 7), (1, 2), (0, 3)),
+    ((3, 2, 11, 9), 2, None, 0), ((2, 2, 40, 40), 40, 40, 0), ((70_000, 1, 2, 2), 2, 2, 0)]
 # Windows of a block, of some threads, of a thread, more than elements, and of several blocks
 UNEVEN: list[tuple[Any, ...]] = [
     ((1, 2, 3, 5100), (2, 2), FLOAT), ((2, 3, 7, 5), (3, 4), DOUBLE), ((1, 1, 4, 4), (7, 7), FLOAT),
@@ -370,7 +379,10 @@ MORE_THIN: list[tuple[Any, ...]] = [       # large enough for several results of
 SUMMED = [(2, 17, 20, 37), (3, 9, 12, 600), (1, 70, 300, 5)]               # matrices, rows, columns, depth
 MORE_SUMMED = [(3, 256, 256, 2304), (3, 256, 2304, 256), (1, 64, 216, 64), (2, 5, 7, 3000)]
 SIZES = [(33, 65, 1), (7, 130, 19), (2, 700, 3), (0, 5, 4), (5, 0, 3)]     # images, inputs, outputs
-MORE_SIZES = [(3, 5, 2), (33, 70, 130), (2, 3000, 3), (600, 9, 600), (0, 3, 2), (4, 0, 3)]
+MORE_SIZES = [(3, 5, 2), (33, 70, 130), (2, 3000, 3), (600, 9, 600), (0, 3, 2), (4, 0, 3), (1, 1, 1), (127, 400, 120),
+              (128, 4096, 10), (1, 3072, 1000), (129, 1, 65), (1000, 17, 3), (257, 259, 130), (64, 256, 512)]
+MORE_LABELLED = [(1, 1), (5, 10), (128, 10), (127, 10), (130, 10), (1000, 10), (4096, 10), (1024, 16), (1100, 20),
+                 (700, 31), (5, 33), (3, 1500), (1, 17_000), (0, 3)]
 # A channel by one team and by several; rows by some threads of a warp, by a block and by several; columns by a thread
 NORMS: list[tuple[Any, ...]] = [
     (batch_geometry(shape, None, None, None, None, True), shape) for shape in (
@@ -465,9 +477,7 @@ LAUNCHES: dict[str, list[Launch]] = {
                    ((130, 30, 20), DOUBLE)),
         *each("layers/activation/formulas.cu", primitives.written_in_place, (FLOAT,), (DOUBLE,)),
         *each("layers/activation/activation.cu", primitives.activations_of_special_values,
-              *[(act, FLOAT) for act in ALL]),
-        *on_device("layers/activation/activation.cu", primitives.activations_of_special_values,
-                   *[(act, DOUBLE) for act in ALL]),
+              *[(act, dtype) for dtype in (FLOAT, DOUBLE) for act in ALL], slow=len(ALL)),
         *on_device("layers/activation/activation.cu", primitives.activation, *[
             (act, shape, dtype) for act in ALL for shape in ((), (0,), (7,), (3, 1001))
             for dtype in (FLOAT, DOUBLE)]),
@@ -475,7 +485,10 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("layers/activation/sums.cu", primitives.sum_with_an_activation, *[
             (act, shape, dtype) for act in ALL for shape in ((1,), (3, 1001)) for dtype in (FLOAT, DOUBLE)]),
         *each("layers/activation/dropout.cu", primitives.dropout, *with_dtype(DROPOUTS, FLOAT)),
-        *on_device("layers/activation/dropout.cu", primitives.dropout, *with_dtype([*DROPOUTS, ((0,),)], DOUBLE))],
+        *on_device("layers/activation/dropout.cu", primitives.dropout, *[
+            (shape, dtype, p, key) for p in (0.0, 0.1, 0.5, 1 / 3, 0.999, 2.0**-24)
+            for key in ((0, 0), (7, 1), (2**64 - 1, 2**63), (123_456_789_012, 4)) for dtype in (FLOAT, DOUBLE)
+            for shape in ((1_000_003,), (7, 11, 13), (0, 3), (9,))])],
     "launches": [
         *each("launch/poison.cu", shared_memory_is_filled, ()),
         *each("launch/addresses.cu", given_arrays_are_copied, (np.float32, 1, 515), (np.uint8, 7, 4096, 0),
@@ -554,8 +567,11 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("layers/loss/cross_entropy.cu", primitives.cross_entropy_with_grad, *[
             (*sizes, reduction, FLOAT) for sizes in LABELLED for reduction in ("mean", "none")]),
         *on_device("layers/loss/cross_entropy.cu", primitives.cross_entropy_with_grad, *[
-            (*sizes, reduction, dtype) for sizes in ((1, 1), (5, 10), (130, 10), (3, 1500), (1100, 20), (0, 3))
-            for reduction in ("mean", "sum", "none") for dtype in (FLOAT, DOUBLE)]),
+            (*sizes, reduction, dtype) for sizes in MORE_LABELLED for reduction in ("mean", "sum", "none")
+            for dtype in (FLOAT, DOUBLE)]),
+        *on_device("layers/loss/cross_entropy.cu", primitives.cross_entropy_of_any_size, *[
+            (n, classes) for n in (1, 3, 128, 1000)
+            for classes in (1, 2, 31, 32, 33, 255, 256, 257, 1000, 1025, 4097)]),
         *each("layers/loss/pairs.cu", primitives.pair_loss, *[(loss, (3, 1001), FLOAT) for loss in LOSSES],
               *[(loss, shape, DOUBLE) for loss in LOSSES for shape in ((), (0,), (7,))]),
         *on_device("layers/loss/pairs.cu", primitives.pair_loss, *[
@@ -574,7 +590,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("layers/pool/", primitives.pooling, *with_dtype(POOLINGS, FLOAT)),
         *each("layers/pool/adaptive.cu", primitives.uneven_windows, *UNEVEN),
         *each("layers/pool/", primitives.avg_pool2d_grad_act, *[(*row, "relu", FLOAT) for row in POOLINGS]),
-        *on_device("layers/pool/", primitives.pooling, *with_dtype(MORE_POOLINGS, DOUBLE)),
+        *on_device("layers/pool/", primitives.pooling, *with_dtype(MORE_POOLINGS, DOUBLE),
+                   *with_dtype(MORE_POOLINGS, FLOAT)),
         *on_device("layers/pool/", primitives.avg_pool2d_grad_act, *[
             (*row, act, dtype) for row in MORE_POOLINGS for act in ACTIVATIONS for dtype in (FLOAT, DOUBLE)])],
     "products": [
@@ -588,13 +605,13 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("layers/linear/dots.cu", primitives.batched_product, *with_dtype(THIN, FLOAT), slow=8),
         *on_device("layers/linear/dots.cu", primitives.batched_product, *with_dtype(THIN, DOUBLE), *[
             (*row, dtype) for row in MORE_THIN for dtype in (FLOAT, DOUBLE)]),
-        *each("layers/linear/gemm.cu", primitives.product_sum, *[(sizes, "fp32", FLOAT) for sizes in SUMMED]),
-        *on_device("layers/linear/gemm.cu", primitives.product_sum, *[(sizes, "fp32", DOUBLE) for sizes in SUMMED], *[
-            (sizes, precision, FLOAT) for sizes in MORE_SUMMED for precision in device.PRECISIONS]),
+        *each("layers/linear/gemm.cu", primitives.product_sum, *[(sizes, FLOAT) for sizes in SUMMED]),
+        *on_device("layers/linear/gemm.cu", primitives.product_sum, *[(sizes, DOUBLE) for sizes in SUMMED]),
         *each("layers/linear/gemm.cu", primitives.product, *[(*row, FLOAT) for row in PRODUCTS]),
         *on_device("layers/linear/gemm.cu", primitives.product, *MORE_PRODUCTS),
-        *[launch for precision in device.PRECISIONS[1:] for launch in on_device(
-            "layers/linear/gemm.cu", primitives.linear_in_a_precision, *[(sizes, precision) for sizes in MORE_SIZES])],
+        *[launch for precision in device.PRECISIONS for check, rows in (
+            (primitives.linear, MORE_SIZES), (primitives.product_sum, MORE_SUMMED)) for launch in on_device(
+            "layers/linear/gemm.cu", check, *[(sizes, FLOAT) for sizes in rows], precision=precision)],
         *each("layers/linear/gemm.cu", primitives.linear_with_an_activation, *[
             (act, (19, 70, 21), FLOAT) for act in ALL]),
         *on_device("layers/linear/gemm.cu", primitives.linear_with_an_activation, *[
@@ -607,23 +624,26 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("optim/sgd.cu", primitives.sgd, (1, 0.9, 1e-2, True, FLOAT), (201, 0.9, 1e-2, True, FLOAT)),
         *each("optim/sgd.cu", primitives.sgd_changes_only_what_it_was_given, ()),
         *on_device("optim/sgd.cu", primitives.sgd, *[
-            (201, *how, dtype) for how in ((0.0, 0.0, False), (0.9, 0.1, False), (0.9, 0.1, True))
-            for dtype in (FLOAT, DOUBLE)]),
+            (count, *how, dtype) for count in (1, 8, 201) for dtype in (FLOAT, DOUBLE) for how in (
+                (0.0, 0.0, False), (0.0, 0.1, False), (0.9, 0.0, False), (0.9, 0.1, False), (0.9, 0.0, True),
+                (0.9, 0.1, True))]),
         *each("optim/updates.cu", primitives.updates, *[
             (name, 3 + i % 3, kept, numbers, FLOAT) for i, (name, kept, numbers) in enumerate(primitives.UPDATES)],
               slow=len(primitives.UPDATES)),
         *each("optim/clip.cu", primitives.clipped, (4, FLOAT), (130, FLOAT)),
         *each("optim/clip.cu", primitives.mean_of_ranks, (4, FLOAT), (130, DOUBLE)),
-        *on_device("optim/clip.cu", primitives.clipped, (4, DOUBLE), (130, DOUBLE)),
+        *on_device("optim/clip.cu", primitives.clipped, (6, FLOAT), (4, DOUBLE), (6, DOUBLE), (130, DOUBLE)),
         *each("layers/linear/gemm.cu", primitives.orthogonalized, *with_dtype(primitives.MATRICES, FLOAT)),
         *on_device("layers/linear/gemm.cu", primitives.orthogonalized, *with_dtype(primitives.MATRICES, DOUBLE)),
         *each("optim/updates.cu", primitives.rates_of_updates, (FLOAT,), (DOUBLE,)),
         *on_device("optim/updates.cu", primitives.updates, *[
-            (name, 201, kept, numbers, dtype) for name, kept, numbers in primitives.UPDATES
+            (name, count, kept, numbers, dtype) for name, kept, numbers in primitives.UPDATES for count in (1, 8, 201)
             for dtype in (FLOAT, DOUBLE)]),
         *each("data/gather.cu", primitives.gather, *[((20, 3, 8, 9), 7, padding, FLOAT) for padding in (0, 2)]),
         *on_device("data/gather.cu", primitives.gather, *[
-            ((4, 3, 5, 7), n, padding, dtype) for n in (5, 0) for padding in (0, 2) for dtype in (FLOAT, DOUBLE)]),
+            (*row, padding, dtype) for row in (((50, 1, 28, 28), 32), ((20, 3, 32, 32), 128), ((7, 2, 5, 3), 1),
+                                               ((7, 2, 5, 3), 0), ((3, 4, 1, 1), 1000))
+            for padding in (0, 2) for dtype in (FLOAT, DOUBLE)]),
         *each("data/gather.cu", primitives.next_batch, *with_dtype(BATCHES, FLOAT)),
         *on_device("data/gather.cu", primitives.next_batch, *with_dtype(BATCHES, DOUBLE)),
         *each("data/gather.cu", primitives.augmented_gather, *with_dtype(VIEWS, FLOAT)),
@@ -642,7 +662,7 @@ LAUNCHES: dict[str, list[Launch]] = {
           for shapes in [[((2, 4, 11, 11), (9, 4, 8, 8), 0), ((5, 12, 12, 12), (5, 12, 4, 4), ((1, 2), (2, 1)))]]],
         *each("conv/bias/bias.cu", primitives.conv2d_act_pool_grad_wb, *[(*row, "tanh", FLOAT) for row in FUSED]),
         *on_device("conv/bias/bias.cu", primitives.conv2d_act_pool_grad_wb, *[
-            (*row, act, dtype) for row in FUSED for act in ACTIVATIONS for dtype in (FLOAT, DOUBLE)])],
+            (*row, act, dtype) for row in MORE_FUSED for act in ACTIVATIONS for dtype in (FLOAT, DOUBLE)])],
     "fused_on_tensor_cores": [
         Launch("conv/", whole_images_on_tensor_cores, (name, precision),
                tier="deep" if precision == "3xtf32" else "slow")

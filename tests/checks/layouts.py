@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidl.lab.check_conv import FEW_MULTIPLICATIONS, Problem, drawn, random_shapes, used
+from checks.agrees import compare
+from minidl.lab.check_conv import FEW_MULTIPLICATIONS, Problem, drawn, random_shapes
 from minidl.lab.layouts import turned
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry
 
@@ -39,33 +42,21 @@ def arrays_of(problem: Problem, direction: str, layout: str) -> list[Any]:
             for a, of in zip(problem.inputs(direction), filters)]
 
 
-def failures_of(name: str, problem: Problem, canaries: Any, seen: dict[str, int]) -> Iterator[str]:
-    """An algorithm's directions in both layouts, twice each; `seen` counts what was compared, by both."""
-    g, dtype = problem.g, problem.x.dtype
-    for direction in layouts.LAUNCHERS[name]:
-        for layout in OTHERS:
-            if layouts.refusal(name, direction, g, dtype, layout):
-                continue
-            given, what = arrays_of(problem, direction, layout), f"{name} {direction} {layout} {dtype} {g[:-1]}"
-            first, second = (layouts.run(name, direction, layout, g, *given).get() for _ in range(2))
-            canaries.check()
-            exact = problem.exact[direction]
-            got = turned(first, "NCHW", of=layout, filters=direction == "dw")
-            seen[f"{direction} {layout}"] = seen.get(f"{direction} {layout}", 0) + 1
-            if (got.shape, got.dtype) != (exact.shape, dtype):
-                yield f"{what}: shape {got.shape} {got.dtype} for {exact.shape}"
-            elif (share := used(got, exact, problem.bound(direction))) > 1:
-                yield f"{what}: used {share:.3g} of its tolerance"
-            elif first.tobytes() != second.tobytes():
-                yield f"{what}: two runs differ"
-
-
 def agree(name: str, dtype: type, random: int, canaries: Any, multiplications: float = FEW_MULTIPLICATIONS) -> None:
-    """An algorithm on the shapes that are easily forgotten and so many random ones; prints how many were compared."""
-    seen, failures = dict[str, int](), list[str]()
+    """An algorithm's directions in both layouts, on the shapes that are easily forgotten and so many random ones;
+    prints how many were compared."""
+    seen: Counter[str] = Counter()
     for at, g in enumerate(geometries(8, random, multiplications)):
-        failures += failures_of(name, drawn(g, at, dtype), canaries, seen)
+        problem = drawn(g, at, dtype)
+        for direction, layout in itertools.product(layouts.LAUNCHERS[name], OTHERS):
+            if layouts.refusal(name, direction, g, np.dtype(dtype), layout):
+                continue
+            given = arrays_of(problem, direction, layout)
+            got, again = (turned(layouts.run(name, direction, layout, g, *given).get(), "NCHW", of=layout,
+                                 filters=direction == "dw") for _ in range(2))
+            canaries.check()
+            compare([got], [problem.exact[direction]], [again], most=[problem.bound(direction)], dtype=np.dtype(dtype))
+            seen[f"{direction} {layout}"] += 1
     print(f"{name} {np.dtype(dtype)}: compared", ", ".join(f"{count} of {what}" for what, count in seen.items()))
-    assert not failures, f"{len(failures)} failed:\n" + "\n".join(failures[:20])
     assert len(seen) == len(OTHERS) * len(layouts.LAUNCHERS[name])
     assert min(seen.values()) >= len(ALWAYS) + 0.9 * random, f"{name}: too few were compared: {seen}"

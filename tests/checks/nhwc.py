@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from checks.agrees import backend, called
 from checks.fused import normal
 from minidl.ops import cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry, pool_geometry
@@ -91,8 +92,7 @@ def back(value: np.ndarray, role: str) -> np.ndarray:
     return value if role == "-" else widened(value).transpose(BACK)
 
 
-def form_agrees(name: str, shape: Shape, at: int, store: str, k: Any = cpu,
-                there: Callable[[Any], Any] = np.array, precision: str = "tf32") -> None:
+def form_agrees(name: str, shape: Shape, at: int, store: str, on: str = "cpu", precision: str = "tf32") -> None:
     """A form gives what the plain primitive gives for the same values, which bfloat16 can hold where that is asked
     for; and the same bits twice."""
     form = FORMS[name]
@@ -101,21 +101,14 @@ def form_agrees(name: str, shape: Shape, at: int, store: str, k: Any = cpu,
         if store == "bf16":
             plain = tuple(widened(bf16(a)) if getattr(a, "ndim", 0) == 4 and role != "x" else a for a, role in zip(
                 plain, form.takes, strict=True))   # filters, too, which products round
-        want = getattr(cpu, name)(*[np.copy(a) if hasattr(a, "dtype") else a for a in plain])
+        images = {id(a): role for a, role in zip(plain, form.takes, strict=True) if role != "-"}
         given = form.arguments(plain, precision)
         assert given is not None
-        images = {id(a): role for a, role in zip(plain, form.takes, strict=True) if role != "-"}
-
-        def run(given: Any = given, images: Any = images) -> list[np.ndarray]:
-            arguments = [there(as_stored(a, images[id(a)], store) if id(a) in images else a) if hasattr(a, "dtype")
-                         else a for a in given]
-            found = getattr(k, form.name)(*arguments)
-            return [a.get() if hasattr(a, "get") else a for a in (found if isinstance(found, tuple) else (found,))]
-        got = run()
-        assert [a.tobytes() for a in got] == [a.tobytes() for a in run()]
-        wants = want if isinstance(want, tuple) else (want,)
+        stored = [as_stored(a, images[id(a)], store) if id(a) in images and a is not None else a for a in given]
+        got, again = (called(form.name, *backend(on), stored) for _ in range(2))
         product = PRODUCT[precision] * lost(name, plain)
-        for mine, its, role in zip(got, wants, form.gives, strict=True):
+        for mine, same, its, role in zip(got, again, called(name, *backend("cpu"), plain), form.gives, strict=True):
+            assert mine.tobytes() == same.tobytes()
             assert mine.dtype == (np.dtype(np.uint8) if role == "x" else STORES[store] if role == "i" else np.float32)
             near(back(mine, role), its, ROUNDING[store], product)
 
@@ -150,27 +143,26 @@ def near(got: np.ndarray, want: np.ndarray, rounding: float, product: Any = 0.0)
 NORMALISED = [(1, 8), (70, 24), (300, 96), (37, 192), (19, 768), (5, 1024), (1100, 40)]
 
 
-def layer_norm_agrees(rows: int, channels: int, store: str, k: Any = cpu,
-                      there: Callable[[Any], Any] = np.array) -> None:
+def beside(name: str, given: Sequence[Any], on: str, rounding: Callable[[np.ndarray], float]) -> None:
+    """A primitive of images in NHWC, beside the CPU's."""
+    for mine, its in zip(called(name, *backend(on), given), called(name, *backend("cpu"), given), strict=True):
+        assert mine.dtype == its.dtype
+        near(widened(mine), widened(its), rounding(its))
+
+
+def layer_norm_agrees(rows: int, channels: int, store: str, on: str = "cpu") -> None:
     """Of rows far from zero, beside the reference on NumPy arrays; with and without parameters and what is added."""
     x, gy, other = (as_stored(normal(rows, channels, 1, 1, dtype=np.float32, seed=seed) + 3 * (seed == 0), "i", store)
                     for seed in range(3))
     g = layer_geometry((rows, channels), channels, None, None)
     weight, bias = (normal(channels, dtype=np.float32, seed=seed) for seed in (3, 4))
     for w, b, added in ((None, None, None), (weight, bias, other)):
-        want = cpu.layer_norm_nhwc(x, w, b, 1e-5, g)
-        _, mean, rstd = want
-        calls = [("layer_norm_nhwc", (x, w, b, 1e-5, g)), ("layer_norm_grad_nhwc", (gy, x, w, mean, rstd, g, added))]
-        for name, given in calls:
-            found = getattr(k, name)(*[there(np.copy(a)) if hasattr(a, "dtype") else a for a in given])
-            for mine, its in zip(found, getattr(cpu, name)(*given), strict=True):
-                mine = mine.get() if hasattr(mine, "get") else mine
-                assert mine.dtype == its.dtype
-                near(widened(mine), widened(its), ROUNDING["bf16" if mine.dtype == np.uint16 else "float32"])
-
-
+        _, mean, rstd = cpu.layer_norm_nhwc(x, w, b, 1e-5, g)
+        for name, given in (("layer_norm_nhwc", (x, w, b, 1e-5, g)),
+                            ("layer_norm_grad_nhwc", (gy, x, w, mean, rstd, g, added))):
+            beside(name, given, on, lambda its: ROUNDING["bf16" if its.dtype == np.uint16 else "float32"])
 # ---------------------------------------------------------------- what has no plain primitive
-def joined_agree(shape: Shape, at: int, store: str, k: Any = cpu, there: Callable[[Any], Any] = np.array) -> None:
+def joined_agree(shape: Shape, at: int, store: str, on: str = "cpu") -> None:
     """What rules and activations join, beside the reference on NumPy arrays."""
     n, c = shape[:2]
     size, stride, padding = WINDOWS[at % len(WINDOWS)]
@@ -193,14 +185,8 @@ def joined_agree(shape: Shape, at: int, store: str, k: Any = cpu, there: Callabl
         ("max_pool2d_grad_relu_nhwc", (gp, index, pooled, g)),
         ("max_pool2d_grad_relu_b_nhwc", (gp, index, pooled, g))]
     for name, given in calls:
-        want = getattr(cpu, name)(*[np.copy(a) if hasattr(a, "dtype") else a for a in given])
-        found = getattr(k, name)(*[there(np.copy(a)) if hasattr(a, "dtype") else a for a in given])
-        pairs = zip(found, want, strict=True) if isinstance(want, tuple) else [(found, want)]
-        for mine, its in pairs:
-            assert mine.dtype == its.dtype
-            # sums are of what was not rounded yet
-            near(widened(mine.get() if hasattr(mine, "get") else mine), widened(its),
-                 ROUNDING[store] * (2 if its.ndim == 1 else 1))
+        # sums are of what was not rounded yet
+        beside(name, given, on, lambda its: ROUNDING[store] * (2 if its.ndim == 1 else 1))
 
 
 # ---------------------------------------------------------------- convolutions at random

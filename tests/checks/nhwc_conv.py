@@ -58,13 +58,13 @@ def images_of(x: np.ndarray, kind: str, on_the_way: bool) -> np.ndarray:
 
 
 def computed(direction: str, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, g: ConvGeometry) -> np.ndarray:
-    """In float64, of images in NHWC."""
-    if direction == "y":
-        image = np.ascontiguousarray(x.transpose(BACK), np.float64)
-        return cpu.conv2d(image, w.astype(np.float64), None if b is None else b.astype(np.float64), g).transpose(AXES)
-    gy = np.ascontiguousarray(x.transpose(BACK), np.float64)
-    gx = cpu.conv2d_grad_x(gy, w.astype(np.float64), g).transpose(AXES)
-    return gx if b is None else gx + b
+    """In float64, of images in NHWC; x and w are dy and x where the gradient of the filters is asked for."""
+    image = np.ascontiguousarray(x.transpose(BACK), np.float64)
+    if direction == "dw":
+        return cpu.conv2d_grad_w(image, np.ascontiguousarray(w.transpose(BACK), np.float64), g)
+    found = (cpu.conv2d(image, w.astype(np.float64), None, g) if direction == "y" else
+             cpu.conv2d_grad_x(image, w.astype(np.float64), g)).transpose(AXES)
+    return found if b is None else found + b
 
 
 def error(direction: str, kind: str, g: ConvGeometry, seed: int, act: str | None = None,

@@ -12,9 +12,10 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 import cupy
 
 from checks.nhwc import drawn
-from checks.nhwc_conv import ULP, half_way
+from checks.nhwc_conv import ULP, computed, filters_of, half_way
 from checks.sources import counted
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry
+from minidl.ops.common.geometry.nhwc import bf16
 from minidl.ops.cuda.nhwc.grad_w import conv_grad_w
 
 BY_HARDWARE = "conv2d_nhwc_dw_tma"
@@ -29,42 +30,13 @@ KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": (
 SPLIT, CUT = 2.0**-21, 2.0**-23
 
 
-def bits_of(a: np.ndarray) -> np.ndarray:
-    """float32 as bf16, rounded to nearest, ties to even; the bits as uint16."""
-    bits = a.view(np.uint32)
-    return ((bits + 0x7fff + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-
-
-def of_bits(bits: np.ndarray) -> np.ndarray:
-    return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
-def rounded(a: np.ndarray, precision: str) -> np.ndarray:
-    """As products take it."""
-    if precision == "bf16":
-        return of_bits(bits_of(a))
-    return ((a.view(np.uint32) + 0x1000) & 0xffffe000).view(np.float32) if precision == "tf32" else a
-
-
-def reference(dy: np.ndarray, x: np.ndarray, g: ConvGeometry) -> np.ndarray:
-    """dw in float64."""
-    padded = np.pad(x.astype(np.float64), ((0, 0), (g.top, g.bottom), (g.left, g.right), (0, 0)))
-    dw = np.empty((g.m, g.c, g.kh, g.kw))
-    rows = dy.reshape(-1, g.m).astype(np.float64).T
-    for r in range(g.kh):
-        for s in range(g.kw):
-            pixels = padded[:, r:r + (g.oh - 1) * g.sh + 1:g.sh, s:s + (g.ow - 1) * g.sw + 1:g.sw]
-            dw[:, :, r, s] = rows @ pixels.reshape(-1, g.c)
-    return dw
-
-
 def error(kind: str, g: ConvGeometry, seed: int, kernel: str = "", **how: Any) -> float:
     """The largest error of an element, relative to its bound; two runs must give the same bits. kernel: the one of
     PRODUCTS that must be launched."""
     images, precision = KINDS[kind]
     rng = np.random.default_rng(seed)
     dy, x = (rng.standard_normal(shape, np.float32) for shape in ((g.n, g.oh, g.ow, g.m), (g.n, g.h, g.w, g.c)))
-    of_dy, of_x = (cupy.asarray(bits_of(a) if images == "bf16" else a) for a in (dy, x))
+    of_dy, of_x = (cupy.asarray(bf16(a) if images == "bf16" else a) for a in (dy, x))
     with counted() as launched:
         first, second = (conv_grad_w.grad_w(of_dy, of_x, g, precision=precision, **how).get() for _ in range(2))
     products = {name: launched[name] for name in PRODUCTS if launched[name]}
@@ -72,16 +44,17 @@ def error(kind: str, g: ConvGeometry, seed: int, kernel: str = "", **how: Any) -
     assert first.tobytes() == second.tobytes(), f"{kind} {g}: two runs differ"
     assert first.dtype == np.float32
     ties = [half_way(a) for a in (dy, x)]
-    dy, x = rounded(dy, precision), rounded(x, precision)
-    magnitudes = reference(abs(dy), abs(x), g)
+    dy, x = filters_of(dy, precision), filters_of(x, precision)
+    magnitudes = computed("dw", abs(dy), abs(x), None, g)
     # Cut-off errors of a sum add up like a random walk's steps, and its sum is smaller than that of its magnitudes
     # Products of eight pixels are added at once; where the hardware copies they are neighbours of a row
     added = g.n * g.oh * (-(-g.ow // 8) if BY_HARDWARE in products else g.ow / 8)
     bound = magnitudes * (SPLIT * (precision == "3xtf32") + CUT * (2 + np.sqrt(added))) + 1e-30
     if precision == "tf32" and products.keys() & {BY_HARDWARE, OF_ROWS}:
         # Which way the hardware rounds these is not documented
-        bound += ULP * (reference(abs(dy) * ties[0], abs(x), g) + reference(abs(dy), abs(x) * ties[1], g))
-    return float((abs(first - reference(dy, x, g)) / bound).max(initial=0))
+        bound += ULP * (computed("dw", abs(dy) * ties[0], abs(x), None, g) + computed(
+            "dw", abs(dy), abs(x) * ties[1], None, g))
+    return float((abs(first - computed("dw", dy, x, None, g)) / bound).max(initial=0))
 
 
 def drawn_is_right(kind: str, seed: int, most_pixels: int, most_channels: int, splits: int | None = None,

@@ -5,11 +5,10 @@ The tests for a GPU run them (tests/cuda), and so do the emulator and compute-sa
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -17,12 +16,13 @@ import numpy as np
 import pytest
 from cases import Case, some_gy
 
+from checks.agrees import agrees, backend, called
 from checks.fused import normal
 from minidl import ops
-from minidl.core import device
 from minidl.core.tensor import wrap
 from minidl.data import Augment
 from minidl.lab.check_conv import product_bound
+from minidl.ops.common.curves import OF_X
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.common.geometry.sets import NormGeometry
 from minidl.ops.layers.norm import batch_geometry
@@ -37,38 +37,12 @@ from minidl.ops.cuda.layers.linear import gemm  # noqa: E402
 
 
 # ---------------------------------------------------------------- how near is near
-def both(call: Callable[[Any, Any], Any], *arrays: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """What a call of primitives (backend, *arrays) gives on CUDA and on the CPU, result by result."""
-    on_cuda = call(cuda, *map(cupy.asarray, arrays))
-    on_cpu = call(cpu, *[x.copy() for x in arrays])
-    pairs = zip(on_cuda, on_cpu, strict=True) if isinstance(on_cuda, (tuple, list)) else [(on_cuda, on_cpu)]
-    for got, want in pairs:
-        assert (got.shape, got.dtype) == (want.shape, want.dtype)
-        yield got.get(), want
-
-
-def close(got: Any, want: Any, dtype: type) -> None:
-    assert (got.shape, got.dtype) == (want.shape, want.dtype)
-    np.testing.assert_allclose(got.get(), want.get(), rtol=8 * np.finfo(dtype).eps, atol=8 * np.finfo(dtype).eps)
-
-
 def bound(expected: np.ndarray, arrays: list[np.ndarray], dtype: type) -> float:
     """What rounding may do: it grows with the root of the number of terms, at most all values of the largest array."""
     terms = max([1, expected.size, *[x.size for x in arrays]])
     scale = max(1.0, float(np.max(np.abs(expected), initial=0)))
     factor = 8 if dtype is np.float32 else 64      # in float64 the expected values are rounded as well
     return factor * float(np.finfo(dtype).eps) * scale * terms ** 0.5
-
-
-def assert_product(got: np.ndarray, precision: str, length: int, exactly: Callable[..., np.ndarray],
-                   inputs: list[np.ndarray]) -> None:
-    """A result is what a CPU function gives for the inputs in float64, within the bound above."""
-    wide = [a.astype(float) for a in inputs]
-    want = exactly(*wide)
-    most = product_bound(precision, length, exactly(*[a ** 2 for a in wide]), want, inputs[0].dtype.type)
-    assert (got.shape, got.dtype) == (want.shape, inputs[0].dtype)
-    share = np.abs(got - want) / np.maximum(most, np.finfo(np.float32).tiny)
-    assert (share <= 1).all(), f"used {np.max(share):.3g} of its tolerance"
 
 
 # ---------------------------------------------------------------- ops
@@ -101,82 +75,55 @@ def activations_of_special_values(name: str, dtype: type) -> None:
         assert close.all(), f"{name}: {got[~close]} where {want[~close]} is right"
 
     slope = np.exp(-np.abs(SPECIAL))                   # about a curve's far out: a denormal times infinity is no number
-    x = flushed(SPECIAL[~((slope > 0) & (slope < least)) | (dtype is np.float64)].astype(dtype))
-    for got, want in both(lambda k, x: getattr(k, name)(x), x):
-        compare(got, want, x)
-    y = flushed(getattr(cpu, name)(x))
-    for gy in (x[::-1], np.full_like(x, np.inf)):
-        for got, want in both(lambda k, gy, y: getattr(k, f"{name}_grad_x")(gy, y), gy, y):
-            compare(got, want, x * np.where(np.isfinite(gy), gy, 1))
+    denormal = (slope > 0) & (slope < np.finfo(dtype).tiny)
+    x = flushed(SPECIAL[~denormal | (dtype is np.float64 and name not in OF_X)].astype(dtype))
+    y = x if name in OF_X else flushed(getattr(cpu, name)(x))       # what its gradient reads
+    for call, given, size in [(name, (x,), x), *[
+            (f"{name}_grad_x", (gy, y), x * np.where(np.isfinite(gy), gy, 1))
+            for gy in (x[::-1], np.full_like(x, np.inf))]]:
+        (got,), (want,) = (called(call, *backend(on), given) for on in ("cuda", "cpu"))
+        compare(got, want, size)
 
 
 def cross_entropy_of_any_size(n: int, classes: int) -> None:
     rng = np.random.default_rng(n * classes)
     x, labels = 5 * rng.standard_normal((n, classes)), rng.integers(0, classes, n)
-    for reduction, smoothing in (("mean", 0.0), ("sum", 0.1), ("none", 0.3)):
-        def losses(k: Any, x: Any, labels: Any, reduction: str = reduction, smoothing: float = smoothing) -> Any:
-            loss, log_p = k.cross_entropy(x, labels, reduction, smoothing)
-            return loss, k.cross_entropy_grad_x(k.ones_like(loss), log_p, labels, reduction, smoothing)
-        for got, want in both(losses, x, labels):
-            np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
+
+    def losses(k: Any, x: Any, labels: Any, *how: Any) -> Any:
+        loss, log_p = k.cross_entropy(x, labels, *how)
+        return loss, k.cross_entropy_grad_x(k.ones_like(loss), log_p, labels, *how)
+    for how in (("mean", 0.0), ("sum", 0.1), ("none", 0.3)):
+        agrees(losses, x, labels, *how, rtol=4096, atol=512)
 
 
 def uneven_windows(shape: tuple[int, ...], size: tuple[int, int], dtype: type) -> None:
     """Means over a grid of windows, and their gradient; of images that lie in memory as they are, transposed, with
     channels last, sliced and mirrored."""
-    tolerance = 8 * np.finfo(dtype).eps
     n, c, h, w = shape
     for axes, sizes, seen in (((0, 1, 2, 3), shape, np.s_[:]), ((0, 1, 3, 2), (n, c, w, h), np.s_[:]),
                               ((0, 3, 1, 2), (n, h, w, c), np.s_[:]), ((0, 1, 2, 3), (n, c, h, 2 * w), np.s_[..., ::2]),
                               ((0, 1, 2, 3), shape, np.s_[..., ::-1])):
-        def averages(k: Any, x: Any, axes: tuple[int, ...] = axes, seen: Any = seen) -> Any:
-            return k.adaptive_avg_pool2d(x.transpose(axes)[seen], size)
-        for got, want in both(averages, normal(*sizes, dtype=dtype)):
-            np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
-    for got, want in both(lambda k, gy: k.adaptive_avg_pool2d_grad_x(gy, shape[2:]),
-                          normal(*shape[:2], *size, dtype=dtype)):
-        np.testing.assert_allclose(got, want, rtol=tolerance, atol=4 * tolerance)
+        agrees(lambda k, x, axes=axes, seen=seen: k.adaptive_avg_pool2d(x.transpose(axes)[seen], size),
+               normal(*sizes, dtype=dtype), rtol=8, atol=8)
+    agrees("adaptive_avg_pool2d_grad_x", normal(*shape[:2], *size, dtype=dtype), shape[2:], rtol=8, atol=32)
 
 
 def pooling(shape: tuple[int, ...], size: Any, stride: Any, padding: Any, dtype: type) -> None:
-    rng = np.random.default_rng(0)
     g = pool_geometry("avg_pool2d", shape, size, stride, padding)
-    x = rng.standard_normal(shape).astype(dtype)
-    gy = rng.standard_normal((g.n, g.c, g.oh, g.ow)).astype(dtype)
-    tolerance = 8 * np.finfo(dtype).eps
-    for got, want in both(lambda k, x: k.avg_pool2d(x, g), x):
-        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
-    for got, want in both(lambda k, gy: k.avg_pool2d_grad_x(gy, g), gy):
-        np.testing.assert_allclose(got, want, rtol=tolerance, atol=4 * tolerance)
-    for got, want in both(lambda k, x: k.max_pool2d(x, g), x):
-        np.testing.assert_array_equal(got, want)
-    index = cpu.max_pool2d(x, g)[1]
-    for got, want in both(lambda k, gy, index: k.max_pool2d_grad_x(gy, index, g), gy, index):
-        np.testing.assert_allclose(got, want, rtol=tolerance, atol=4 * tolerance)
+    x, gy = normal(*shape, dtype=dtype), normal(g.n, g.c, g.oh, g.ow, dtype=dtype, seed=1)
+    agrees("avg_pool2d", x, g, rtol=8, atol=8)
+    agrees("avg_pool2d_grad_x", gy, g, rtol=8, atol=32)
+    agrees("max_pool2d", x, g)
+    agrees("max_pool2d_grad_x", gy, cpu.max_pool2d(x, g)[1], g, rtol=8, atol=32)
 
 
 def linear(sizes: tuple[int, int, int], dtype: type) -> None:
     n, i, o = sizes
-    rng = np.random.default_rng(0)
-    x, w, b, gy = (rng.standard_normal(s).astype(dtype) for s in ((n, i), (o, i), (o,), (n, o)))
-    for call, length, inputs in [
-            (lambda k, x, w, b: k.linear(x, w, b), i + 1, [x, w, b]),
-            (lambda k, gy, w: k.linear_grad_x(gy, w), o, [gy, w]),
-            (lambda k, gy, x: k.linear_grad_w(gy, x), n, [gy, x]), (lambda k, gy: k.linear_grad_b(gy), n, [gy])]:
-        got = call(cuda, *map(cupy.asarray, inputs)).get()
-        assert_product(got, "fp32", length, functools.partial(call, cpu), inputs)
-
-
-def linear_in_a_precision(sizes: tuple[int, int, int], precision: str) -> None:
-    device.set_precision(precision)
-    n, i, o = sizes
-    rng = np.random.default_rng(0)
-    x, w, gy = (rng.standard_normal(s, np.float32) for s in ((n, i), (o, i), (n, o)))
-    for call, length, inputs in [
-            (lambda k, x, w: k.linear(x, w, None), i, [x, w]), (lambda k, gy, w: k.linear_grad_x(gy, w), o, [gy, w]),
-            (lambda k, gy, x: k.linear_grad_w(gy, x), n, [gy, x])]:
-        got = call(cuda, *map(cupy.asarray, inputs)).get()
-        assert_product(got, precision, length, functools.partial(call, cpu), inputs)
+    x, w, b, gy = (normal(*shape, dtype=dtype, seed=at) for at, shape in enumerate(((n, i), (o, i), (o,), (n, o))))
+    for name, length, given in (("linear", i + 1, (x, w, b)), ("linear", i, (x, w, None)),
+                                ("linear_grad_x", o, (gy, w)), ("linear_grad_w", n, (gy, x)),
+                                ("linear_grad_b", n, (gy,))):
+        agrees(name, *given, against="float64", length=length)
 
 
 def sgd(count: int, momentum: float, weight_decay: float, nesterov: bool, dtype: type) -> None:
@@ -313,13 +260,9 @@ def sgd_changes_only_what_it_was_given() -> None:
 
 def gather(shape: tuple[int, ...], picked: int, padding: int, dtype: type) -> None:
     rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, shape).astype(np.uint8)
-    indices = rng.integers(0, shape[0], picked)
+    images, indices = rng.integers(0, 256, shape).astype(np.uint8), rng.integers(0, shape[0], picked)
     scale, shift = rng.uniform(0.001, 0.1, shape[1]), rng.standard_normal(shape[1])
-    got = cuda.gather(cupy.asarray(images), indices, scale, shift, padding, np.dtype(dtype))
-    want = cpu.gather(images, indices, scale, shift, padding, np.dtype(dtype))
-    assert (got.shape, got.dtype) == (want.shape, want.dtype)
-    np.testing.assert_allclose(got.get(), want, rtol=0, atol=32 * np.finfo(dtype).eps)
+    agrees(lambda k, images: k.gather(images, indices, scale, shift, padding, np.dtype(dtype)), images, atol=32)
 
 
 def key_of(seed: int) -> np.ndarray:
@@ -329,27 +272,23 @@ def key_of(seed: int) -> np.ndarray:
 def augmented_gather(shape: tuple[int, ...], augment: Augment, padding: int, dtype: type) -> None:
     """The same choices and the same bits, of any epoch; of indices from the end too."""
     rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, shape).astype(np.uint8)
-    indices = rng.integers(-shape[0], shape[0], 9)
+    images, indices = rng.integers(0, 256, shape).astype(np.uint8), rng.integers(-shape[0], shape[0], 9)
     scale, shift = rng.uniform(0.001, 0.1, shape[1]), rng.standard_normal(shape[1])
     for seed in (0, 7):
-        how = scale, shift, padding, np.dtype(dtype), augment
-        got = cuda.gather(cupy.asarray(images), indices, *how, cupy.asarray(key_of(seed)))
-        np.testing.assert_array_equal(got.get(), cpu.gather(images, indices, *how, key_of(seed)), strict=True)
+        agrees(lambda k, images, key: k.gather(images, indices, scale, shift, padding, np.dtype(dtype), augment, key),
+               images, key_of(seed))
 
 
 def activation(name: str, shape: tuple[int, ...], dtype: type) -> None:
     def both_ways(k: Any, x: Any, gy: Any) -> Any:
         y = getattr(k, name)(x)
         return y, getattr(k, f"{name}_grad_x")(gy, y)
-    for got, want in both(both_ways, normal(*shape, dtype=dtype), normal(*shape, dtype=dtype, seed=1)):
-        np.testing.assert_allclose(got, want, rtol=8 * np.finfo(dtype).eps, atol=8 * np.finfo(dtype).eps)
+    agrees(both_ways, normal(*shape, dtype=dtype), normal(*shape, dtype=dtype, seed=1), rtol=8, atol=8)
 
 
 def softmax(shape: tuple[int, ...], axis: int, dtype: type) -> None:
-    """Twice the same bits; also where all of a row lies far below the largest, or is -inf."""
-    rng, rounding = np.random.default_rng(0), 4096 * np.finfo(dtype).eps
-    x, gy = rng.standard_normal(shape).astype(dtype), rng.standard_normal(shape).astype(dtype)
+    """Also where all of a row lies far below the largest, or is -inf."""
+    x, gy = normal(*shape, dtype=dtype), normal(*shape, dtype=dtype, seed=1)
     far = x.copy()
     np.moveaxis(far, axis, 0)[1:-1] -= dtype(200)
     np.moveaxis(far, axis, 0)[:shape[axis] // 2] = -np.inf
@@ -358,67 +297,49 @@ def softmax(shape: tuple[int, ...], axis: int, dtype: type) -> None:
             y = getattr(k, name)(x, axis)
             return y, getattr(k, f"{name}_grad_x")(gy, y, axis)
         for values in (x, far):
-            again = [a.get().tobytes() for a in both_ways(cuda, cupy.asarray(values), cupy.asarray(gy))]
-            for i, (got, want) in enumerate(both(both_ways, values, gy)):
-                np.testing.assert_allclose(got, want, rtol=rounding, atol=rounding / 10)
-                assert got.tobytes() == again[i]
+            agrees(both_ways, values, gy, rtol=4096, atol=410)
 
 
-def dropout(shape: tuple[int, ...], dtype: type) -> None:
-    for got, want in both(lambda k, x: k.dropout(x, 0.3, (7, 2**63)), np.ones(shape, dtype)):
-        np.testing.assert_array_equal(got == 0, want == 0)
-        np.testing.assert_allclose(got, want, rtol=2 * np.finfo(dtype).eps)
+def dropout(shape: tuple[int, ...], dtype: type, p: float = 0.3, key: tuple[int, int] = (7, 2**63)) -> None:
+    """The CPU's mask, and that of the gradient."""
+    agrees(lambda k, x: [k.dropout(x, p, key) == 0, k.dropout_grad_x(x, p, key) == 0], np.ones(shape, dtype))
+    agrees(lambda k, x: [k.dropout(x, p, key), k.dropout_grad_x(x, p, key)], np.ones(shape, dtype), rtol=2)
 
 
 def normalization(g: NormGeometry, shape: tuple[int, ...], affine: bool, dtype: type) -> None:
-    """All of its primitives, near 1000 too; twice the same bits, and nothing else than the running values changes."""
-    rng = np.random.default_rng(0)
-    for center in (0, 1000):
-        x, gy = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
-        x += dtype(center)
-        w, b = (rng.standard_normal(g.affine).astype(dtype) if affine else None for _ in range(2))
+    """All of its primitives, near 1000 too; nothing else than the running values changes."""
+    w, b = (normal(*g.affine, dtype=dtype, seed=seed) if affine else None for seed in (2, 3))
 
-        def all_of_them(k: Any, x: Any, gy: Any, w: Any = w, b: Any = b) -> list[Any]:
-            there = k is cuda
-            w, b = (None if a is None else cupy.asarray(a) if there else a for a in (w, b))
-            running = [cupy.asarray(a) if there else a for a in (np.full(g.groups, 3, dtype), np.ones(g.groups, dtype))]
-            y, mean, rstd = k.normalize(x, w, b, 1e-5, g)
-            found = [y, mean, rstd, k.normalize_by(x, mean, rstd, w, b, 1e-5, g),
-                     k.normalize_grad_x(gy, x, w, mean, rstd, g), *k.normalize_grad(gy, x, w, mean, rstd, g)]
-            if not g.across:
-                return found
-            return [*found, *k.normalize_by_grad(gy, x, mean, rstd, w, 1e-5, g),
-                    k.normalize_by_grad_x(gy, rstd, w, 1e-5, g), *k.batch_norm(x, w, b, *running, 0.25, 1e-5, g),
-                    *running]
-        again = [a.tobytes() for a in all_of_them(cuda, cupy.asarray(x), cupy.asarray(gy))]
-        rounding = 16 * np.finfo(dtype).eps * (1 + center)
-        for i, (got, want) in enumerate(both(all_of_them, x, gy)):
-            scale = np.max(np.abs(want), initial=1)
-            np.testing.assert_allclose(got, want, rtol=0, atol=rounding * scale, err_msg=f"result {i}, near {center}")
-            assert got.tobytes() == again[i]
+    def all_of_them(k: Any, x: Any, gy: Any, w: Any, b: Any, *running: Any) -> list[Any]:
+        y, mean, rstd = k.normalize(x, w, b, 1e-5, g)
+        found = [y, mean, rstd, k.normalize_by(x, mean, rstd, w, b, 1e-5, g),
+                 k.normalize_grad_x(gy, x, w, mean, rstd, g), *k.normalize_grad(gy, x, w, mean, rstd, g)]
+        if not g.across:
+            return found
+        return [*found, *k.normalize_by_grad(gy, x, mean, rstd, w, 1e-5, g),
+                k.normalize_by_grad_x(gy, rstd, w, 1e-5, g), *k.batch_norm(x, w, b, *running, 0.25, 1e-5, g), *running]
+    for center in (0, 1000):
+        x, gy = normal(*shape, dtype=dtype) + dtype(center), normal(*shape, dtype=dtype, seed=1)
+        agrees(all_of_them, x, gy, w, b, np.full(g.groups, 3, dtype), np.ones(g.groups, dtype),
+               atol=16 * (1 + center), scaled=True)
 
 
 def normalization_with_an_activation(g: NormGeometry, shape: tuple[int, ...], act: str, dtype: type) -> None:
     """With a residual, without one, and with one that is broadcast; of images that start anywhere in memory."""
-    x, gy, full = (normal(*shape, dtype=dtype, seed=seed) for seed in range(3))
-    w, b, mean, var = (normal(*g.affine, dtype=dtype, seed=seed) for seed in range(3, 7))
+    full = normal(*shape, dtype=dtype, seed=2)
+    x, gy = (normal(*shape, dtype=dtype, seed=seed) for seed in range(2))
+    parameters = [normal(*g.affine, dtype=dtype, seed=seed) for seed in range(3, 7)]
     given = getattr(cpu, act)(normal(*shape, dtype=dtype, seed=7))     # y, with the same zeros for both
-    for other in (None, full, full[:1]):
-        def all_of_them(k: Any, x: Any, gy: Any, other: Any = other) -> list[Any]:
-            moved = cupy.asarray if k is cuda else np.array
-            weight, bias, *running = map(moved, (w, b, mean, var))
-            other = None if other is None else moved(other)
-            y, means, rstd = k.batch_norm_act(x, other, weight, bias, *running, 0.25, 1e-5, g, act)
-            return [y, means, rstd, *running,
-                    *k.normalize_act_grad(gy, other, moved(given), x, weight, means, rstd, g, act)]
-        again = [a.tobytes() for a in all_of_them(cuda, cupy.asarray(x), cupy.asarray(gy))]
-        shifted = cupy.asarray(np.append(dtype(0), x))[1:].reshape(shape)
-        elsewhere = [a.get() for a in all_of_them(cuda, shifted, cupy.asarray(gy))]
-        for i, (got, want) in enumerate(both(all_of_them, x, gy)):
-            atol = 64 * np.finfo(dtype).eps * np.max(np.abs(want), initial=1)
-            for found in (got, elsewhere[i]):
-                np.testing.assert_allclose(found, want, rtol=0, atol=atol, err_msg=f"result {i}")
-            assert got.tobytes() == again[i]
+
+    def all_of_them(k: Any, x: Any, gy: Any, other: Any, y: Any, w: Any, b: Any, *running: Any) -> list[Any]:
+        found = k.batch_norm_act(x, other, w, b, *running, 0.25, 1e-5, g, act)
+        return [*found, *running, *k.normalize_act_grad(gy, other, y, x, w, *found[1:], g, act)]
+
+    def elsewhere(k: Any, x: Any, *others: Any) -> list[Any]:
+        return all_of_them(k, k.concatenate((x.reshape(-1)[:1], x.reshape(-1)), 0)[1:].reshape(shape), *others)
+    for other, call in itertools.product((None, full, full[:1]), (all_of_them, elsewhere)):
+        if x.size:
+            agrees(call, x, gy, other, given, *parameters, atol=64, scaled=True)
 
 
 def convolution_with_normalization(act: str, affine: bool, dtype: type) -> None:
@@ -427,23 +348,17 @@ def convolution_with_normalization(act: str, affine: bool, dtype: type) -> None:
     sets = batch_geometry((g.n, g.m, g.oh, g.ow), None, None, None, None, False)
     x, w, b, mean, var = (normal(*shape, dtype=dtype, seed=seed)
                           for seed, shape in enumerate(((3, 4, 7, 9), (5, 4, 3, 3), (5,), (5,), (5,))))
-
-    def of(k: Any, *arrays: Any) -> list[Any]:
-        x, w, b, mean, var = arrays
-        bias, more = (b, (mean, var)) if affine else (None, (None, None))
-        return [k.conv2d_norm(x, w, bias, g, mean, var * var, *more, 1e-5, sets),
-                k.conv2d_norm_act(x, w, bias, g, mean, var * var, *more, 1e-5, sets, act)]
-    for got, want in both(of, x, w, b, mean, var):
-        np.testing.assert_allclose(got, want, rtol=0, atol=256 * np.finfo(dtype).eps * np.max(np.abs(want)))
+    given = (x, w, b if affine else None, g, mean, var * var, *((mean, var) if affine else (None, None)), 1e-5, sets)
+    agrees("conv2d_norm", *given, atol=256, scaled=True)
+    agrees("conv2d_norm_act", *given, act, atol=256, scaled=True)
 
 
 def sum_with_an_activation(act: str, shape: tuple[int, ...], dtype: type) -> None:
     """And its gradient; of what is broadcast, too."""
     x, gy, y, full = (normal(*shape, dtype=dtype, seed=seed) for seed in range(4))
     for other in (full, full[:1]):
-        for got, want in both(lambda k, x, gy, y, other: [k.add_act(x, other, act), k.add_grad_act(gy, other, y, act)],
-                              x, gy, y, other):
-            np.testing.assert_allclose(got, want, rtol=16 * np.finfo(dtype).eps, atol=16 * np.finfo(dtype).eps)
+        agrees("add_act", x, other, act, rtol=16, atol=16)
+        agrees("add_grad_act", gy, other, y, act, rtol=16, atol=16)
 
 
 def next_batch(stored: tuple[int, ...], batch: int, padding: int, dtype: type,
@@ -474,14 +389,16 @@ def next_rows(shape: tuple[int, ...], batch: int, dtype: Any) -> None:
     rng = np.random.default_rng(0)
     rows = rng.integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8).view(dtype)[..., 0]
     order = rng.permutation(shape[0])
-    there = cupy.asarray(rows), cupy.asarray(order)
-    for taken, first in enumerate(range(0, shape[0], batch)):
-        n, position = min(batch, shape[0] - first), np.array([taken - 1])
-        got = cuda.next_rows(*there, cupy.asarray(position), batch, n).get()
-        assert (got.shape, got.dtype) == ((n, *shape[1:]), np.dtype(dtype))
-        want = cpu.next_rows(rows, order, position, batch, n)
-        np.testing.assert_array_equal(*(np.frombuffer(array.tobytes(), np.uint8) for array in (got, want)))
-    beyond = cuda.next_rows(*there, cupy.asarray(np.array([taken])), batch, 3).get()
+
+    def taken(rows: Any, order: Any, position: Any, batch: int, n: int) -> np.ndarray:
+        return np.ascontiguousarray(cpu.next_rows(rows, order, position, batch, n))
+    batches = range(0, shape[0], batch)
+    for at, first in enumerate(batches):
+        how = rows, order, np.array([at - 1]), batch, min(batch, shape[0] - first)
+        got, want = (np.frombuffer(called(of, k, move, how)[0].tobytes(), np.uint8)
+                     for of, (k, move) in (("next_rows", backend("cuda")), ("next_rows", backend("cpu"))))
+        np.testing.assert_array_equal(got, want)
+    beyond = called("next_rows", *backend("cuda"), (rows, order, np.array([len(batches) - 1]), batch, 3))[0]
     assert set(beyond.tobytes()) <= {0xFF}
 
 
@@ -506,34 +423,26 @@ def metrics_count_beyond_what_a_float_counts() -> None:
 
 
 def linear_with_an_activation(act: str, sizes: tuple[int, int, int], dtype: type) -> None:
-    """As one after the other."""
     n, i, o = sizes
-    x, w, b, gy = (cupy.asarray(normal(*shape, dtype=dtype, seed=at))
-                   for at, shape in enumerate(((n, i), (o, i), (o,), (n, o))))
-    y = getattr(cuda, act)(cupy.asarray(normal(n, i, dtype=dtype, seed=4)))
-    z = cuda.linear(x, w, b)
-    for got in (cuda.linear_act(x, w, b, act), cuda.linear_and_act(x, w, b, act)[1]):
-        close(got, getattr(cuda, act)(z), dtype)
-    close(cuda.linear_and_act(x, w, b, act)[0], z, dtype)
-    close(cuda.linear_grad_act(gy, w, y, act), getattr(cuda, f"{act}_grad_x")(cuda.linear_grad_x(gy, w), y), dtype)
+    x, w, b, gy = (normal(*shape, dtype=dtype, seed=at) for at, shape in enumerate(((n, i), (o, i), (o,), (n, o))))
+    y = getattr(cpu, act)(normal(n, i, dtype=dtype, seed=4))
+    for name, given in (("linear_act", (x, w, b)), ("linear_and_act", (x, w, b)), ("linear_grad_act", (gy, w, y))):
+        agrees(name, *given, act, against="pattern", rtol=8, atol=8)
 
 
-# Every gradient of what was taken several times by sorted numbers, whose sums have several shares of several runs
 SORTED = {"MAX_COMPARED": 0, "MAX_FIRSTS": 0, "MAX_IN_TURN": 0, "SHARE": 4, "MAX_ALONE": 4}
 
 
 def gradient_of_indexing(index: Any, shape: tuple[int, ...], dtype: type) -> None:
     """Elements that are taken twice get both gradients, in either of the ways that add them up."""
-    def gradient(k: Any, gy: Any) -> Any:
-        def there(part: Any) -> Any:
-            return cupy.asarray(part) if k is cuda and isinstance(part, np.ndarray) else part
-        on = tuple(map(there, index)) if isinstance(index, tuple) else there(index)
-        return k.getitem_grad_x(gy, on, shape, False)
+    parts = index if isinstance(index, tuple) else (index,)
+
+    def gradient(k: Any, gy: Any, *parts: Any) -> Any:
+        return k.getitem_grad_x(gy, parts if isinstance(index, tuple) else parts[0], shape, False)
     gy = normal(*np.empty(shape)[index].shape, dtype=dtype)
     for limits in ({"MAX_COMPARED": take.MAX_COMPARED}, {"MAX_COMPARED": 0}, SORTED):
         with mock.patch.multiple(take, **limits):
-            for got, want in both(gradient, gy):
-                np.testing.assert_allclose(got, want, rtol=0, atol=4 * np.finfo(dtype).eps * max(1, gy.size) ** 0.5)
+            agrees(gradient, gy, *parts, atol=4 * max(1, gy.size) ** 0.5)
 
 
 def joined(sizes: tuple[int, ...], axis: int, dtype: Any) -> None:
@@ -546,15 +455,13 @@ def joined(sizes: tuple[int, ...], axis: int, dtype: Any) -> None:
         for i, (x, n) in enumerate(zip(arrays, sizes, strict=True)):
             part = x[(slice(None),) * axis + (slice(1, n + 1),)]
             yield (part, part.copy(), part.T.copy().T)[i % 3]
-    for got, want in both(lambda k, *xs: k.concatenate(tuple(views(xs)), axis), *arrays):
-        np.testing.assert_array_equal(got, want)
+    agrees(lambda k, *xs: k.concatenate(tuple(views(xs)), axis), *arrays)
 
 
 def parts_added(indices: tuple[Any, ...], shape: tuple[int, ...], dtype: type) -> None:
     """The gradient of an array's parts, next to each other or not."""
     gys = [normal(*np.empty(shape)[index].shape, dtype=dtype, seed=i) for i, index in enumerate(indices)]
-    for got, want in both(lambda k, *gys: k.add_parts(gys, indices, shape), *gys):
-        np.testing.assert_array_equal(got, want)
+    agrees(lambda k, *gys: k.add_parts(gys, indices, shape), *gys)
 
 
 def copied(shape: tuple[int, ...], axes: tuple[int, ...], source: tuple[Any, ...], target: tuple[Any, ...],
@@ -574,22 +481,18 @@ def copied(shape: tuple[int, ...], axes: tuple[int, ...], source: tuple[Any, ...
         filled = y.copy()
         k.setitem(filled, ends, 1)
         return y, filled, k.reshape(x[source].transpose(axes), (-1,)), k.copy(x[source].transpose(axes))
-    for got, want in both(call, values.astype(dtype), full.astype(dtype)):
-        np.testing.assert_array_equal(got, want)
+    agrees(call, values.astype(dtype), full.astype(dtype))
 
 
 def framed(shape: tuple[int, ...], axes: tuple[int, ...], widths: tuple[tuple[int, int], ...], value: float,
            dtype: Any) -> None:
     x = np.arange(math.prod(shape)).reshape(shape).astype(dtype)
-    for got, want in both(lambda k, x: k.pad(x.transpose(axes), widths, value), x):
-        np.testing.assert_array_equal(got, want)
+    agrees(lambda k, x: k.pad(x.transpose(axes), widths, value), x)
 
 
 def put_back(index: tuple[Any, ...], shape: tuple[int, ...], dtype: type) -> None:
     """The gradient of a view: of a part, and of all in another order."""
-    gy = normal(*np.empty(shape)[index].shape, dtype=dtype)
-    for got, want in both(lambda k, gy: k.getitem_grad_x(gy, index, shape, True), gy):
-        np.testing.assert_array_equal(got, want)
+    agrees("getitem_grad_x", normal(*np.empty(shape)[index].shape, dtype=dtype), index, shape, True)
 
 
 def by_pairs(shape: tuple[int, ...], count: tuple[int, ...], dtype: Any) -> None:
@@ -597,8 +500,7 @@ def by_pairs(shape: tuple[int, ...], count: tuple[int, ...], dtype: Any) -> None
     rng = np.random.default_rng(1)
     x = rng.integers(0, 2 if dtype == np.bool_ else 100, shape).astype(dtype)
     i, j = (rng.integers(-n, n, count) for n in shape[:2])
-    for got, want in both(lambda k, x, i, j: [k.getitem(x, of) for of in (i, (slice(None), j), (i, j))], x, i, j):
-        np.testing.assert_array_equal(got, want)
+    agrees(lambda k, x, i, j: [k.getitem(x, of) for of in (i, (slice(None), j), (i, j))], x, i, j)
 
 
 def along_an_axis(shape: tuple[int, ...], taken: int, axis: int, once: bool, dtype: type) -> None:
@@ -609,13 +511,11 @@ def along_an_axis(shape: tuple[int, ...], taken: int, axis: int, once: bool, dty
         index = np.take(np.argsort(rng.random(shape), axis), range(taken), axis)
     else:
         index = rng.integers(-n, n, [taken if a == axis else size - size // 3 for a, size in enumerate(shape)])
-    for got, want in both(lambda k, x, index: k.take_along(x, index, axis), normal(*shape, dtype=dtype), index):
-        np.testing.assert_array_equal(got, want)
+    agrees("take_along", normal(*shape, dtype=dtype), index, axis)
     gy = normal(*index.shape, dtype=dtype)
     for limits in ({"MAX_READ": take.MAX_READ}, {"MAX_READ": 0}, {"MAX_READ": 0, **SORTED}):
         with mock.patch.multiple(take, **limits):
-            for got, want in both(lambda k, gy, index: k.take_along_grad_x(gy, index, shape, axis, once), gy, index):
-                np.testing.assert_allclose(got, want, rtol=0, atol=4 * np.finfo(dtype).eps * max(1, taken) ** 0.5)
+            agrees("take_along_grad_x", gy, index, shape, axis, once, atol=4 * max(1, taken) ** 0.5)
 
 
 def in_order(shape: tuple[int, ...], axis: int, dtype: type, limits: dict[str, int] | None = None) -> None:
@@ -625,10 +525,7 @@ def in_order(shape: tuple[int, ...], axis: int, dtype: type, limits: dict[str, i
     with mock.patch.multiple(order, **limits or {"MAX_SORTED": order.MAX_SORTED}):
         for descending in (False, True):
             for first in (None, 1, min(5, shape[axis]), shape[axis] // 2):
-                def argsort(k: Any, x: Any, falling: bool = descending, first: int | None = first) -> Any:
-                    return k.argsort(x, axis, falling, first)
-                for got, want in both(argsort, x):
-                    np.testing.assert_array_equal(got, want)
+                agrees("argsort", x, axis, descending, first)
 
 
 def of_a_mask(shape: tuple[int, ...], axes: int, dtype: type) -> None:
@@ -636,13 +533,10 @@ def of_a_mask(shape: tuple[int, ...], axes: int, dtype: type) -> None:
     mask = np.array(np.random.default_rng(4).random(shape[:axes]) < 0.4)
     x = normal(*shape, dtype=dtype)
     gy = normal(*x[mask].shape, dtype=dtype)
-    for got, want in both(lambda k, gy, mask: k.getitem_grad_x(gy, mask, shape, True), gy, mask):
-        np.testing.assert_array_equal(got, want)
-    for got, want in both(lambda k, x, mask: k.getitem(x, mask), x, mask):
-        np.testing.assert_array_equal(got, want)
+    agrees("getitem_grad_x", gy, mask, shape, True)
+    agrees("getitem", x, mask)
     for value in (0.5, 2, np.inf):
-        for got, want in both(lambda k, x, mask, value=value: k.setitem(x, mask, value) or x, x, mask):
-            np.testing.assert_array_equal(got, want)
+        agrees(lambda k, x, mask, value=value: k.setitem(x, mask, value) or x, x, mask)
 
 
 ONE, TWO = ("exp", "log", "sqrt", "neg", "abs", "sign", "rsqrt"), (
@@ -735,13 +629,13 @@ def squares(shape: tuple[int, ...], axis: tuple[int, ...], dtype: type) -> None:
         return [*found, y, k.norm_grad_x(gy, x, y, axis)]
     for unit in (1,) if dtype is np.float32 else (1, 1e200, 1e-200):
         x = np.asarray(values * unit, dtype)
-        again = [a.tobytes() for a in all_of_them(cuda, cupy.asarray(x), cupy.asarray(gys))]
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            for i, (got, want) in enumerate(both(all_of_them, x, gys)):
-                assert got.tobytes() == again[i]
-                size = np.max(np.abs(want), initial=0)
-                if np.isfinite(size):      # no variance of 1e200 is
-                    np.testing.assert_allclose(got, want, rtol=0, atol=64 * np.finfo(dtype).eps * size, err_msg=str(i))
+            got, again, wanted = (called(all_of_them, *backend(on), (x, gys)) for on in ("cuda", "cuda", "cpu"))
+        assert [a.tobytes() for a in got] == [a.tobytes() for a in again]
+        for i, (mine, want) in enumerate(zip(got, wanted, strict=True)):
+            size = np.max(np.abs(want), initial=0)
+            if np.isfinite(size):          # no variance of 1e200 is
+                np.testing.assert_allclose(mine, want, rtol=0, atol=64 * np.finfo(dtype).eps * size, err_msg=str(i))
     for got, want in zip(all_of_them(cuda, cupy.asarray(x.T.copy()).T, cupy.asarray(gys)),
                          all_of_them(cuda, cupy.asarray(x), cupy.asarray(gys)), strict=True):
         size = np.max(np.abs(want.get()), initial=0, where=np.isfinite(want.get()))
@@ -808,14 +702,10 @@ def gradients_of_reductions(shape: tuple[int, ...], axis: tuple[int, ...], dtype
     gy = normal(*np.sum(x, axis).shape, dtype=dtype, seed=1)
     with_nan = x.copy()
     with_nan.reshape(-1)[::700] = np.nan
-    for values in (x, with_nan) if x.size else ():
-        for name in ("max", "min"):
-            def both_ways(k: Any, x: Any, gy: Any, name: str = name) -> Any:
-                y = getattr(k, name)(x, axis)
-                return (k.max_grad_x(gy, x, y, axis, False),)
-            with np.errstate(invalid="ignore"):
-                (got, want), = both(both_ways, values, gy)
-            np.testing.assert_allclose(got, want, rtol=4 * np.finfo(dtype).eps)
+    for values, name in itertools.product((x, with_nan) if x.size else (), ("max", "min")):
+        with np.errstate(invalid="ignore"):
+            agrees(lambda k, x, gy, name=name: k.max_grad_x(gy, x, getattr(k, name)(x, axis), axis, False), values, gy,
+                   rtol=4)
     count = max(1, int(np.prod([shape[a] for a in axis])))
     near_one = np.exp2(normal(*shape, dtype=dtype) / dtype(count)).astype(dtype)
     for zeros in (0, 1, 2):
@@ -823,8 +713,7 @@ def gradients_of_reductions(shape: tuple[int, ...], axis: tuple[int, ...], dtype
         np.moveaxis(factors, axis, range(len(axis))).reshape(count, -1)[:zeros] = 0      # a copy where that is no view
         if axis == (0,):
             factors[:zeros] = 0
-        (got, want), = both(lambda k, x, gy: (k.prod_grad_x(gy, x, axis, False),), factors, gy)
-        np.testing.assert_allclose(got, want, rtol=64 * np.finfo(dtype).eps * np.sqrt(count), atol=0)
+        agrees(lambda k, x, gy: k.prod_grad_x(gy, x, axis, False), factors, gy, rtol=64 * np.sqrt(count))
 
 
 def running_sums(shape: tuple[int, ...], axis: int, dtype: type) -> None:
@@ -847,19 +736,15 @@ def running_sums(shape: tuple[int, ...], axis: int, dtype: type) -> None:
 
 
 def pair_loss(loss: str, shape: tuple[int, ...], dtype: type) -> None:
-    """Each, their sum and mean, and the gradients; of values that are not finite too, and twice the same bits."""
+    """Each, their sum and mean, and the gradients; of values that are not finite too."""
     x, t = 2 * normal(*shape, dtype=dtype), np.abs(normal(*shape, dtype=dtype, seed=1))
     special = np.resize(np.array([np.nan, np.inf, -np.inf, 0, -1000, 0.3, 30], dtype), shape)
     for reduction, values in (("none", x), ("none", special), ("sum", x), ("mean", x)):
-        def all_of_them(k: Any, x: Any, t: Any, gy: Any, how: tuple[Any, ...] = (loss, 0.7, reduction)) -> list[Any]:
-            return [k.pair_loss(x, t, *how), k.pair_loss_grad_x(gy, x, t, *how),
-                    k.pair_loss_grad_target(gy, x, t, *how)]
-        gy = normal(*(shape if reduction == "none" else ()), dtype=dtype, seed=2)
-        again = [a.tobytes() for a in all_of_them(cuda, *map(cupy.asarray, (values, t, gy)))]
+        gy, how = normal(*(shape if reduction == "none" else ()), dtype=dtype, seed=2), (loss, 0.7, reduction)
         with np.errstate(all="ignore"):
-            for i, (got, want) in enumerate(both(all_of_them, values, t, gy)):
-                assert got.tobytes() == again[i]
-                np.testing.assert_allclose(got, want, rtol=256 * np.finfo(dtype).eps, atol=16 * np.finfo(dtype).eps)
+            agrees("pair_loss", values, t, *how, rtol=256, atol=16)
+            for name in ("pair_loss_grad_x", "pair_loss_grad_target"):
+                agrees(name, gy, values, t, *how, rtol=256, atol=16)
 
 
 def binary_cross_entropy_of_what_is_sure(dtype: type) -> None:
@@ -877,23 +762,19 @@ def negative_log_likelihood(n: int, classes: int, dtype: type) -> None:
     labels, weights = rng.integers(0, classes, n), rng.uniform(0.5, 2, classes).astype(dtype)
     for ignored, smoothing, weight, reduction in itertools.product(
             (None, 0, -100, 1 << 70), (0.0, 0.1), (weights, None), ("mean", "sum", "none")):
-        given = labels.copy()
+        given, how = labels.copy(), (reduction, smoothing, ignored)
         given[1::3] = ignored if ignored in (0, -100) else 0
         x = np.where((np.arange(classes) == given[:, None]) | bool(smoothing), log_p, dtype(-np.inf))
         gy = gys if reduction == "none" else np.asarray(1.5, dtype)
 
-        def all_of_them(k: Any, x: Any, labels: Any, gy: Any, weight: Any = weight,
-                        how: tuple[Any, ...] = (reduction, smoothing, ignored)) -> list[Any]:
-            moved = weight if weight is None or k is cpu else cupy.asarray(weight)
-            loss, total = k.nll(x, labels, moved, *how)
-            return [loss, total, k.nll_grad_x(gy, classes, labels, moved, total, *how)]
-        again = [a.tobytes() for a in all_of_them(cuda, *map(cupy.asarray, (x, given.astype(np.int32), gy)))]
-        for i, (got, want) in enumerate(both(all_of_them, x, given, gy)):
-            assert got.tobytes() == again[i]
-            np.testing.assert_allclose(got, want, rtol=64 * np.finfo(dtype).eps, atol=4 * np.finfo(dtype).eps)
+        def all_of_them(k: Any, x: Any, labels: Any, gy: Any, weight: Any, how: Any = how) -> list[Any]:
+            loss, total = k.nll(x, labels, weight, *how)
+            return [loss, total, k.nll_grad_x(gy, classes, labels, weight, total, *how)]
+        for of in (given, given.astype(np.int32)):
+            agrees(all_of_them, x, of, gy, weight, rtol=64, atol=4)
         if n > 1:
             given[-1] = classes
-            loss, total, gx = (a.get() for a in all_of_them(cuda, *map(cupy.asarray, (x, given, gy))))
+            loss, total, gx = called(all_of_them, *backend("cuda"), (x, given, gy, weight))
             assert np.isnan(loss[-1] if reduction == "none" else loss)
             assert np.isnan(gx[-1]).all()
             assert np.isnan(total)
@@ -904,14 +785,11 @@ def batched_product(x: tuple[int, ...], y: tuple[int, ...], dtype: type) -> None
     """And its gradients; of matrices in any order of memory too."""
     gy = normal(*np.broadcast_shapes(x[:-2], y[:-2]), x[-2], y[-1], dtype=dtype, seed=2)
     a, b = normal(*x, dtype=dtype), normal(*y, dtype=dtype, seed=1)
-    for call, length, inputs in [
-            (lambda k, a, b: k.matmul(a, b), x[-1], [a, b]), (lambda k, g, b: k.matmul_grad_x(g, b), y[-1], [gy, b]),
-            (lambda k, g, a: k.matmul_grad_y(g, a), x[-2], [gy, a])]:
-        for turned in (False, True):
-            there = [cupy.asarray(v.swapaxes(-1, -2).copy()).swapaxes(-1, -2) if turned else cupy.asarray(v)
-                     for v in inputs]
-            got = call(cuda, *there).get()
-            assert_product(got, device.precision(), length, functools.partial(call, cpu), inputs)
+    for name, length, given in (("matmul", x[-1], (a, b)), ("matmul_grad_x", y[-1], (gy, b)),
+                                ("matmul_grad_y", x[-2], (gy, a))):
+        agrees(name, *given, against="float64", length=length)
+        agrees(lambda k, *of, name=name: getattr(k, name)(*(v.swapaxes(-1, -2).copy().swapaxes(-1, -2) for v in of)),
+               *given, against="float64", length=length)
 
 
 def product(rows: int, cols: int, depth: int, transposed: tuple[bool, bool], dtype: type, tiled: bool = False,
@@ -920,44 +798,36 @@ def product(rows: int, cols: int, depth: int, transposed: tuple[bool, bool], dty
 
     batches: so many products, which are summed where that is asked for.
     """
-    a, b = normal(batches, rows, depth, dtype=dtype), normal(batches, depth, cols, dtype=dtype, seed=1)
-    bias = normal(rows, dtype=dtype, seed=2)
-    stored = [cupy.asarray(np.ascontiguousarray(x.swapaxes(1, 2) if t else x)) for x, t in zip((a, b), transposed)]
-    out = gemm(*stored, cupy.zeros((1 if summed else batches, rows, cols), dtype), transpose_a=transposed[0],
-               transpose_b=transposed[1], bias=cupy.asarray(bias), tiled=tiled)
+    def call(k: Any, a: Any, b: Any, bias: Any) -> Any:
+        if k is cpu:
+            y = np.matmul(a, b)
+            return (y.sum(0, keepdims=True) if summed else y) + bias[:, None]
+        stored = [cupy.ascontiguousarray(x.swapaxes(1, 2)) if t else x for x, t in zip((a, b), transposed)]
+        return gemm(*stored, cupy.zeros((1 if summed else batches, rows, cols), dtype), transpose_a=transposed[0],
+                    transpose_b=transposed[1], bias=bias, tiled=tiled)
+    agrees(call, normal(batches, rows, depth, dtype=dtype), normal(batches, depth, cols, dtype=dtype, seed=1),
+           normal(rows, dtype=dtype, seed=2), against="float64", length=depth * (batches if summed else 1) + 1)
 
-    def exactly(a: np.ndarray, b: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        y = np.matmul(a, b)
-        return (y.sum(0, keepdims=True) if summed else y) + bias[:, None]
-    assert_product(out.get(), device.precision(), depth * (batches if summed else 1) + 1, exactly, [a, b, bias])
 
-
-def product_sum(sizes: tuple[int, int, int, int], precision: str, dtype: type) -> None:
+def product_sum(sizes: tuple[int, int, int, int], dtype: type) -> None:
     """With tiles of either kind; where the depth is split, the last launch adds."""
-    device.set_precision(precision)
     n, rows, cols, depth = sizes
-    a, b = normal(n, rows, depth, dtype=dtype), normal(n, depth, cols, dtype=dtype, seed=1)
-    z = normal(n, rows, cols, dtype=dtype, seed=2)
-    got = cuda.matmul_sum(*map(cupy.asarray, (a, b, z)), 1.5, 2.0).get()
-    assert_product(got, precision, depth + 1, lambda a, b, z: cpu.matmul_sum(a, b, z, 1.5, 2.0), [a, b, z])
+    agrees(lambda k, a, b, z: k.matmul_sum(a, b, z, 1.5, 2.0), normal(n, rows, depth, dtype=dtype),
+           normal(n, depth, cols, dtype=dtype, seed=1), normal(n, rows, cols, dtype=dtype, seed=2), against="float64",
+           length=depth + 1)
 
 
 # ---------------------------------------------------------------- fused primitives
 def avg_pool2d_grad_act(shape: tuple[int, ...], size: Any, stride: Any, padding: Any, act: str, dtype: type) -> None:
-    """Tiled windows and others; relu at 0, and at an infinite gradient."""
+    """Tiled windows and others; relu at 0, and at an infinite gradient; of what lies with gaps too."""
     g = pool_geometry("avg_pool2d", shape, size, stride, padding)
-    gy = cupy.asarray(normal(g.n, g.c, g.oh, g.ow, dtype=dtype))
+    gy = normal(g.n, g.c, g.oh, g.ow, dtype=dtype)
     if act == "relu" and gy.size:
         gy.ravel()[0] = np.inf
-    y = getattr(cuda, act)(cupy.asarray(normal(*shape, dtype=dtype, seed=1)))
-    want = getattr(cuda, f"{act}_grad_x")(cuda.avg_pool2d_grad_x(gy, g), y)
-    found = cuda.avg_pool2d_grad_act(gy, y, g, act)
-    close(found, want, dtype)
-    assert found.tobytes() == cuda.avg_pool2d_grad_act(gy, y, g, act).tobytes()
-    gaps = [cupy.asfortranarray(a) for a in (gy, y)]
-    close(cuda.avg_pool2d_grad_act(*gaps, g, act), want, dtype)
-    np.testing.assert_allclose(found.get(), cpu.avg_pool2d_grad_act(gy.get(), y.get(), g, act),
-                               rtol=0, atol=64 * np.finfo(dtype).eps)
+    y = getattr(cpu, act)(normal(*shape, dtype=dtype, seed=1))
+    agrees("avg_pool2d_grad_act", gy, y, g, act, against="pattern", rtol=8, atol=8)
+    agrees(lambda k, *of: k.avg_pool2d_grad_act(*(a if k is cpu else cupy.asfortranarray(a) for a in of), g, act), gy,
+           y, atol=64)
 
 
 def conv2d_act_pool_grad_wb(x_shape: tuple[int, ...], w_shape: tuple[int, ...], padding: Any, size: int, act: str,
@@ -965,38 +835,24 @@ def conv2d_act_pool_grad_wb(x_shape: tuple[int, ...], w_shape: tuple[int, ...], 
     """By each algorithm that has a form of its own, and by the plain primitives."""
     g = conv_geometry(x_shape, w_shape, None, 1, padding, "gemm")
     pooling = pool_geometry("avg_pool2d", (g.n, g.m, g.oh, g.ow), size, None, 0)
-    arrays = [cupy.asarray(normal(pooling.n, pooling.c, pooling.oh, pooling.ow, dtype=dtype)),
-              getattr(cuda, act)(cupy.asarray(normal(g.n, g.m, g.oh, g.ow, dtype=dtype, seed=1))),
-              cupy.asarray(normal(*x_shape, dtype=dtype, seed=2))]
-    gp, y, x = (a.get().astype(float) for a in arrays)
+    arrays = [normal(pooling.n, pooling.c, pooling.oh, pooling.ow, dtype=dtype),
+              getattr(cpu, act)(normal(g.n, g.m, g.oh, g.ow, dtype=dtype, seed=1)),
+              normal(*x_shape, dtype=dtype, seed=2)]
+    gp, y, x = (a.astype(float) for a in arrays)
     gz = cpu.avg_pool2d_grad_act(gp, y, pooling, act)
     exact = cpu.conv2d_grad_w(gz, x, g), cpu.conv2d_grad_b(gz)
     squares = cpu.conv2d_grad_w(gz * gz, x * x, g), cpu.conv2d_grad_b(gz * gz)
     most = [product_bound("fp32", g.n * g.oh * g.ow, *each, dtype) for each in zip(squares, exact, strict=True)]
     for name, row in conv.ALGORITHMS.items():
         if name == "gemm" or (row.grad_wb and conv.refusal(name, "dw", g, np.dtype(dtype)) is None):
-            first, second = (cuda.conv2d_act_pool_grad_wb(*arrays, g._replace(algorithm=name), act, pooling)
-                             for _ in range(2))
-            for got, again, want, bound in zip(first, second, exact, most, strict=True):
-                assert (got.dtype, got.shape) == (dtype, want.shape)
-                assert got.tobytes() == again.tobytes()
-                assert (np.abs(got.get() - want) <= bound).all(), name
+            def call(k: Any, *of: Any, name: str = name) -> Any:
+                return k.conv2d_act_pool_grad_wb(*of, g._replace(algorithm="gemm" if k is cpu else name), act, pooling)
+            agrees(call, *arrays, against="float64", most=most)
 
 
 def cross_entropy_with_grad(n: int, classes: int, reduction: str, dtype: type) -> None:
     """In one launch and in several; a label out of range makes NaN of its image alone, and of the loss."""
-    x = cupy.asarray(5 * normal(n, classes, dtype=dtype))
-    labels = cupy.asarray(np.random.default_rng(n).integers(0, classes, n))
-    for smoothing in (0.0, 0.1):
-        for wrong in (False, True)[:1 + (n > 1)]:
-            if wrong:
-                labels[0] = classes
-            loss, log_p = cuda.cross_entropy(x, labels, reduction, smoothing)
-            want = cuda.cross_entropy_grad_x(cuda.ones_like(loss), log_p, labels, reduction, smoothing)
-            found = cuda.cross_entropy_with_grad(x, labels, reduction, smoothing)
-            for got, expected in zip(found, (loss, want), strict=True):
-                close(got, expected, dtype)
-            again = cuda.cross_entropy_with_grad(x, labels.astype(np.int32), reduction, smoothing)
-            assert [a.tobytes() for a in found] == [a.tobytes() for a in again]
-            labels[:1] = 0
-
+    x, labels = 5 * normal(n, classes, dtype=dtype), np.random.default_rng(n).integers(0, classes, n)
+    wrong = np.concatenate([[classes], labels[1:]])[:n]
+    for smoothing, of in itertools.product((0.0, 0.1), (labels, labels.astype(np.int32), wrong)[:2 + (n > 1)]):
+        agrees("cross_entropy_with_grad", x, of, reduction, smoothing, against="pattern", rtol=8, atol=8)

@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks.fused import STEPS, assert_fused_agrees, recorded, results
+from checks.agrees import replay_results, step_agrees
+from checks.fused import STEPS, recorded
 
 from minidl import Tensor, ops
-from minidl.compiler.passes import fusion, optimised
+from minidl.compiler.passes import fusion
 from minidl.compiler.passes.fusion import RULES, Rule, fuse
 from minidl.compiler.program import Call, Program, Slot
 from minidl.compiler.reads.facts import Facts
 from minidl.compiler.reads.looks import Look
 from minidl.core import device
-from minidl.ops import ACTIVATIONS, cpu
+from minidl.ops import cpu
 from minidl.ops.common.patterns import Line, Name, line, rule
 from minidl.ops.common.primitives import known
 
@@ -145,16 +146,11 @@ def test_rules_are_whole(each: Rule) -> None:
         assert isinstance(primitive, np.ufunc) or inspect.signature(primitive).bind(*call.arguments)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", STEPS)
-def test_fused_steps_give_the_same_bits(name: str, dtype: type) -> None:
-    found, *run = recorded(name, dtype)
-    fused = fuse(found)
-    assert STEPS[name][0] in {call.name for call in fused.calls}
-    assert f"by {STEPS[name][0]}" in fused.notes[-1]
-    for each in (fused, optimised(found)):
-        for got, want in zip(results(each, *run), results(found, *run), strict=True):
-            assert (got.dtype, got.shape, got.tobytes()) == (want.dtype, want.shape, want.tobytes())
+def test_fused_steps_give_the_same_bits(name: str) -> None:
+    """What a fused primitive computes is generated from its pattern: that the right values go where it takes them."""
+    step_agrees(*recorded(name), STEPS[name][0])
+    assert f"by {STEPS[name][0]}" in fuse(recorded(name)[0]).notes[-1]
 
 
 @pytest.mark.parametrize("each", RULES, ids=lambda each: " ".join(call.primitive for call in each.pattern))
@@ -203,7 +199,7 @@ def test_the_loss_may_be_read_before_its_gradient() -> None:
     fused = fuse(changed)
     order = [call.name for call in fused.calls]
     assert order.index("cross_entropy_with_grad") < order.index("add")
-    for got, want in zip(results(fused, *run), results(changed, *run), strict=True):
+    for got, want in zip(replay_results(fused, *run), replay_results(changed, *run), strict=True):
         np.testing.assert_array_equal(got, want)
 
 
@@ -219,50 +215,4 @@ def test_printed_rules_read_back() -> None:
 @pytest.mark.parametrize("name", STEPS)
 def test_fused_steps_on_cuda(name: str, dtype: type) -> None:
     device.resolve("cuda")
-    assert_fused_agrees(name, dtype, lambda a: Tensor(a, device="cuda"))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("act", ACTIVATIONS)
-@pytest.mark.parametrize(("shape", "size", "stride", "padding"), [
-    ((128, 64, 32, 32), 4, None, 0), ((127, 6, 28, 28), 2, None, 0), ((3, 16, 10, 10), 2, None, 0),
-    ((5, 3, 9, 35), (3, 5), None, 0), ((2, 2, 40, 40), 40, None, 0), ((1, 1, 1, 1), 1, None, 0),
-    ((2, 3, 33, 31), 3, 2, 1), ((5, 1, 7, 300), (2, 7), (1, 2), (0, 3)), ((3, 2, 11, 9), 2, None, 0),
-    ((0, 2, 4, 4), 2, None, 0), ((0, 2, 5, 5), 3, 1, 0)])
-def test_avg_pool2d_grad_act(shape: tuple[int, ...], size: Any, stride: Any, padding: Any, act: str, dtype: type,
-                             canaries: Any) -> None:
-    """Tiled windows and others; relu at 0, and at an infinite gradient."""
-    from checks import primitives as checks
-
-    checks.avg_pool2d_grad_act(shape, size, stride, padding, act, dtype)
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("fp32")
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("act", ACTIVATIONS)
-@pytest.mark.parametrize(("x_shape", "w_shape", "padding", "size"), [
-    ((128, 3, 32, 32), (64, 3, 8, 8), ((4, 3), (4, 3)), 4), ((64, 1, 32, 32), (6, 1, 5, 5), 0, 2),
-    ((3, 2, 24, 18), (5, 2, 8, 8), ((7, 6), (0, 3)), 2), ((2, 3, 11, 15), (9, 3, 8, 8), 0, 4),
-    ((5, 1, 13, 11), (3, 1, 2, 4), 1, 2), ((4, 2, 12, 12), (5, 2, 4, 4), 0, 3), ((3, 20, 12, 12), (5, 20, 5, 5), 0, 2),
-    ((0, 2, 12, 12), (5, 2, 5, 5), 0, 2)])
-def test_conv2d_act_pool_grad_wb(x_shape: tuple[int, ...], w_shape: tuple[int, ...], padding: Any, size: int, act: str,
-                                 dtype: type, canaries: Any) -> None:
-    """By each algorithm that has a form of its own, and by the plain primitives."""
-    from checks import primitives as checks
-
-    checks.conv2d_act_pool_grad_wb(x_shape, w_shape, padding, size, act, dtype)
-
-
-@pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize(("n", "classes"), [(1, 1), (128, 10), (127, 10), (5, 33), (3, 1500), (1000, 10), (1024, 16),
-                                            (1100, 20), (4096, 10), (700, 31), (1, 17000), (0, 3)])
-def test_cross_entropy_with_grad(n: int, classes: int, reduction: str, dtype: type, canaries: Any) -> None:
-    """In one launch and in several; a label out of range makes NaN of its image alone, and of the loss."""
-    from checks import primitives as checks
-
-    checks.cross_entropy_with_grad(n, classes, reduction, dtype)
+    step_agrees(*recorded(name, dtype, lambda a: Tensor(a, device="cuda")), STEPS[name][0], atol=64)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import random_nets
-from checks.nhwc import SHAPES, form_agrees
 from checks.steps import Training, assert_same_bits, names
 from tiers import tiered
 
@@ -38,13 +37,6 @@ def pass_on_cpu(monkeypatch: pytest.MonkeyPatch, fp32: None) -> None:
 
 
 # ---------------------------------------------------------------- forms
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("name", FORMS)
-def test_a_form_gives_what_the_plain_primitive_gives(name: str, store: str) -> None:
-    for at, shape in enumerate(SHAPES):
-        form_agrees(name, shape, at, store)
-
-
 @pytest.mark.parametrize(("channels", "index", "stays"), [
     (18, np.s_[1:, :, :, :], False), (18, np.s_[:, :, :, -2:], False), (16, np.s_[:, 1:9, :, :], False),
     (18, np.s_[:4, :, ::2, :], True), (16, np.s_[1:, 8:, -2:, 1:], True), (18, np.s_[0:, :, :, :], True),

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import CASES
-from checks.fused import STEPS, recorded, results
+from checks.agrees import replay_results
+from checks.fused import STEPS, recorded
 from checks.nhwc import SHAPES, form_agrees, joined_agree, layer_norm_agrees
 from checks.steps import OPTIONS, Maker, Training, batch, bits, dense, names, numbers, vectors, zoo_model
 
@@ -251,7 +252,7 @@ def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytes
               and not name.startswith(("_", "can_"))}
     for name in STEPS:
         found, *run = recorded(name)
-        results(fuse(found), *run)
+        replay_results(fuse(found), *run)
     assert called >= {name for name, known in PRIMITIVES.items() if known.shares}
     assert public - called <= {"advance", "gather", "next_batch", "next_rows", "update_metrics", "region_step",
                                "annotations", "setitem"}

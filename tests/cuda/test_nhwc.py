@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
-from checks.launches import LAUNCHES, Launch
 from checks.steps import Training, names
 
 from minidl import Tensor, nn, zoo
@@ -39,11 +38,6 @@ def smooth() -> nn.Module:
 NETS: dict[str, tuple[Callable[[], nn.Module], float, float, float]] = {
     "vgg": (vgg, 2 ** -6, 2 ** -3, 3 * 2 ** -4), "smooth": (smooth, 1e-4, 4 * 2 ** -10, 4 * 2 ** -8),
     "resnet": (lambda: zoo.build("resnet", depth=8), 2 ** -6, 2 ** -3, 3 * 2 ** -4)}
-
-
-@pytest.mark.parametrize("each", LAUNCHES["nhwc"], ids=str)
-def test_launches(each: Launch) -> None:
-    each.run()
 
 
 @pytest.mark.parametrize("precision", ["3xtf32", "tf32", "bf16"])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import importlib.util
 import itertools
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,24 +21,19 @@ from checks.compiler import needs_compiler
 from tiers import tiered
 
 import minidl
-from minidl import data, nn, ops, optim, zoo
+from minidl import data, nn, ops, optim
 from minidl.core import device
-from minidl.lab.own_conv import taken
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
-import accuracy  # noqa: E402  # the folder first
 import cliff_cases  # noqa: E402
 import cliffs  # noqa: E402
 import cold_start  # noqa: E402
 import conv  # noqa: E402
 import conv_report  # noqa: E402
-import counts  # noqa: E402
 import fft  # noqa: E402
 import layouts  # noqa: E402
 import machine  # noqa: E402
-import measured_nets  # noqa: E402
-import nhwc  # noqa: E402
 import overhead  # noqa: E402
 import report2009  # noqa: E402
 import results  # noqa: E402
@@ -75,16 +70,14 @@ def printed(main: Any, capsys: pytest.CaptureFixture[str], *flags: str) -> list[
     return table(capsys.readouterr().out)
 
 
-# ---------------------------------------------------------------- the machine
-def test_openblas_chooses_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until NumPy is imported; whoever set the variable is told."""
-    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
-    assert machine.let_openblas_choose() == ""
-    assert os.environ["OPENBLAS_CORETYPE"] == "Haswell"
-    monkeypatch.delitem(sys.modules, "numpy")
-    assert "OPENBLAS_CORETYPE=Haswell is left out" in machine.let_openblas_choose()
-    assert "OPENBLAS_CORETYPE" not in os.environ
-    assert machine.let_openblas_choose() == ""
+def test_each_script_says_how_it_is_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """All can be imported without a GPU and without their peers."""
+    scripts = sorted(path.stem for path in BENCHMARKS.glob("*.py") if "def main(" in path.read_text(encoding="utf-8"))
+    for script in scripts:
+        with pytest.raises(SystemExit) as ended:
+            importlib.import_module(script).main(["--help"])
+        assert (ended.value.code, capsys.readouterr().out[:6]) == (0, "usage:"), script
+    assert len(scripts) > 10
 
 
 # ---------------------------------------------------------------- a training step
@@ -130,26 +123,6 @@ def test_one_limit_for_every_script() -> None:
     assert h200["tf32"] == pytest.approx(machine.peaks(132, 1_830_000, "90")["tf32"], rel=1e-3)    # at the lower clock
 
 
-def test_facts_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    attributes = {"MultiProcessorCount": 108, "ClockRate": 1_410_000, "MemoryClockRate": 1_215_000,
-                  "GlobalMemoryBusWidth": 5120}
-    names = {0: {"name": b"NVIDIA H200"}, 1: {"name": b"NVIDIA A100-SXM4-40GB"}}
-    runtime = SimpleNamespace(getDevice=lambda: 0, getDeviceProperties=names.__getitem__,
-                              driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13020)
-    cuda = SimpleNamespace(runtime=runtime, Device=lambda: SimpleNamespace(attributes=attributes,
-                                                                           compute_capability="80"))
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda, __version__="14.2.0"))
-    of = machine.facts("cuda", 4)
-    assert (of["gpu"], of["driver"], of["threads"]) == ("NVIDIA H200", "13.0", 4)
-    assert machine.versions(["minidl"], "cuda")["CUDA"] == "13.2"
-    assert machine.limits("cuda") == machine.published("NVIDIA H200")
-    runtime.getDevice = lambda: 1
-    found = machine.limits("cuda")
-    assert found["fp32"] == pytest.approx(19.5e12, rel=2e-3)
-    assert found["bytes"] == pytest.approx(1.555e12, rel=1e-3)
-    assert machine.limits_line(found)[0].startswith("Limits (what the multiprocessors do at the highest clock")
-
-
 def step_row(**of: Any) -> results.Result:
     return {"net": "lenet5", "batch": 128, "beside": "fp32", "peer": "minidl", "precision": "fp32", "flop": 1e9,
             "median_s": 2e-4, "least_s": 1e-4, "largest_s": 3e-4, "peak_mib": None, **of}
@@ -167,26 +140,6 @@ def test_a_speed_is_the_ratio_of_the_two_medians() -> None:
     assert [row["speed / torch"] for row in rows] == ["1.50", "1.00", "2.50", "1.00"]
     assert (rows[0]["ms per step"], rows[0]["medians of the rounds"]) == ("0.2", "0.1-0.3")
     assert train_step.speed(run, run["rows"][0], "jax") is None
-
-
-def test_runs_are_numbered_where_they_measured_the_same() -> None:
-    once, other = step_result(step_row()), step_result(step_row(batch=1024))
-    assert "run" not in table("\n".join(train_step.table([once, other])))[0]
-    assert [row["run"] for row in table("\n".join(train_step.table([once, once])))] == ["1", "2"]
-
-
-def test_a_gpus_rows_have_a_share_of_its_limit() -> None:
-    limits = {"fp32": 10e12, "tf32": None, "bf16": None, "bytes": 1e12}
-    rows = table("\n".join(train_step.table([step_result(
-        step_row(peak_mib=1234.5), step_row(beside="tf32", precision="tf32"), limits=limits)])))
-    assert [(row["us per step"], row["share of limit"], row["peak MiB"]) for row in rows] == [
-        ("200", "50.0 %", "1,234.5"), ("200", "", "")]
-
-
-def test_what_was_counted() -> None:
-    assert train_step.counted(step_result()) == (
-        "20 steps of warm-up, then 9 rounds in which the peers take turns of 20 uncounted and 60 counted steps, 20 "
-        "between two readings of the clock.")
 
 
 @pytest.mark.parametrize(("multiprocessors", "kilohertz", "capability", "fp32", "tf32"), [
@@ -217,29 +170,6 @@ def test_a_profile_has_each_call_of_the_program(model: str, program: str, capsys
     products = sum(row["flop"] for row in json.loads(kept.read_text())["rows"]
                    if row["kind"] in ("convolution", "full connection") and not row["primitive"].endswith("_grad_b"))
     assert products == 2 * train_step.multiply_adds(model, 2)
-
-
-def test_a_profile_takes_any_classifier(capsys: pytest.CaptureFixture[str]) -> None:
-    classifiers = {name for name, model in zoo.MODELS.items() if model.target == "label"}
-    assert set(train_step.PROFILED) == {*classifiers, *measured_nets.NETS}
-    rows = printed(train_step.main, capsys, *PROFILE, "--models", "perceptron", "--profile")
-    assert {row["kind"] for row in rows if "kind" in row} == {"full connection", "loss", "update", "other"}
-    with pytest.raises(SystemExit):
-        train_step.main([*PROFILE, "--models", "perceptron"])
-    assert ("argument --models: 'perceptron' has no peer, and is measured by --profile alone; leave it out"
-            in capsys.readouterr().err)
-
-
-def test_the_flop_of_a_region_are_those_of_its_steps(capsys: pytest.CaptureFixture[str], tmp_path: Path,
-                                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    from minidl.ops import cpu
-
-    monkeypatch.setattr(cpu, "can_region_step", lambda region: True)
-    kept = tmp_path / "profile.json"
-    printed(train_step.main, capsys, *PROFILE, "--models", "lenet5", "--profile", "--json", str(kept))
-    region, = (row for row in json.loads(kept.read_text())["rows"] if row["kind"] == "region")
-    products = 2 * train_step.multiply_adds("lenet5", 2)
-    assert products < region["flop"] < 1.1 * products
 
 
 def test_bytes_and_flop_of_calls() -> None:
@@ -284,17 +214,6 @@ def test_most_memory_held_at_once() -> None:
     assert train_step.mebibytes(None) is None
 
 
-def test_results_that_were_kept_count_when_they_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("cupy")
-    from minidl.ops.cuda.launch import memory
-
-    monkeypatch.setattr(memory, "_kept", memory._Kept())
-    memory._kept.add("a shape", np.zeros(3))
-    with machine.memory("minidl", "cuda") as held:
-        assert not memory._kept.arrays
-    assert held.bytes == 0
-
-
 @pytest.mark.gpu
 def test_memory_of_a_device() -> None:
     import cupy
@@ -305,40 +224,6 @@ def test_memory_of_a_device() -> None:
     assert held.bytes == 2**20
 
 
-# ---------------------------------------------------------------- what is missing
-@pytest.mark.slow
-@pytest.mark.parametrize("script", ["train_step", "cold_start", "time_to_accuracy"])
-def test_a_missing_peer_is_one_line(script: str) -> None:
-    path = str(BENCHMARKS / f"{script}.py")
-    code = ("import runpy, sys; sys.modules['torch'] = None; "         # as if it were not installed
-            f"sys.path.insert(0, {str(BENCHMARKS)!r}); sys.argv = [{path!r}, '--peers', 'torch']; "
-            f"runpy.run_path({path!r}, run_name='__main__')")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr == (f"{script}.py: error: peer 'torch' needs the package torch, which is not installed; "
-                           "pip install torch, or leave it out of --peers\n")
-
-
-@pytest.mark.parametrize("main", [train_step.main, time_to_accuracy.main])
-def test_a_graph_wants_a_gpu(main: Any) -> None:
-    with pytest.raises(SystemExit, match="error: peer 'torch-graph' is a CUDA graph and needs --device cuda"):
-        main(["--peers", "torch-graph"])
-
-
-@pytest.mark.skipif(not device._missing(), reason="there is a GPU here")
-@pytest.mark.parametrize("main", [tiles.main, nhwc.main])
-def test_kernels_want_a_gpu(main: Any) -> None:
-    with pytest.raises(SystemExit, match="error: device: 'cuda' was asked for but"):
-        main([])
-
-
-@pytest.mark.parametrize("main", [train_step.main, cold_start.main, time_to_accuracy.main])
-@pytest.mark.skipif(not device._missing(), reason="there is a GPU here")
-def test_a_missing_gpu_is_one_line(main: Any) -> None:
-    with pytest.raises(SystemExit, match="error: device: 'cuda' was asked for but"):
-        main(["--device", "cuda", "--peers", ""])
-
-
 # ---------------------------------------------------------------- a cold start
 @pytest.mark.deep
 def test_cold_start_clocks_whole_processes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -346,12 +231,6 @@ def test_cold_start_clocks_whole_processes(capsys: pytest.CaptureFixture[str]) -
     assert [(row["net"], row["peer"], row["caches"]) for row in rows] == [
         ("lenet5", "minidl", "empty"), ("lenet5", "minidl", "filled")]
     assert all(0.01 < float(row["first step s"]) <= float(row["first replay s"]) for row in rows)
-
-
-def test_a_spread_is_shown_where_there_is_one() -> None:
-    several, one = cold_start.spread("first", [3.0, 1.0, 1.5]), cold_start.spread("first", [2.0])
-    assert [cold_start.cell(row, "first") for row in (several, one, {"first_s": 4.0}, {})] == [
-        "1.50 (1.00-3.00)", "2.00", "4.00", ""]
 
 
 def test_caches_are_empty_and_then_filled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,48 +259,6 @@ def test_caches_are_empty_and_then_filled(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 # ---------------------------------------------------------------- convolutions
-def test_an_algorithm_is_measured_in_the_precisions_that_it_computes_in() -> None:
-    args = argparse.Namespace(algorithms=["direct", "wgmma"], precisions=["fp32", "tf32", "bf16"])
-    assert list(conv.entries(args, ["cudnn"], lambda name: name == "direct")) == [
-        ("direct", "fp32"), ("wgmma", "tf32"), ("wgmma", "bf16"), ("cudnn", "fp32"), ("cudnn", "tf32")]
-
-
-def test_who_is_on_tensor_cores_is_asked_of_the_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
-    from minidl.ops.cuda import launch
-
-    for name, fact in {"multiprocessors": 132, "compute_capability": 90, "most_shared": 232448}.items():
-        monkeypatch.setattr(launch, name, lambda fact=fact: fact)
-    case = conv.SHAPES["krizhevsky"][0]
-    exact = {name: conv.is_exact(name, "y", case.geometry(), np.dtype(np.float32)) for name in (
-        "direct", "gemm", "winograd", "tensor_core", "tensor_core_image", "wgmma")}
-    assert exact == {"direct": True, "gemm": True, "winograd": True, "tensor_core": False, "tensor_core_image": False,
-                     "wgmma": False}
-    for name, direction in itertools.product(("winograd_2x2", "winograd_4x4"), conv.DIRECTIONS):
-        assert conv.is_exact(name, direction, conv.SHAPES["3x3"][0].geometry(), np.dtype(np.float32))
-    assert conv.is_exact("wgmma", "dx", case.geometry(), np.dtype(np.float32))     # never there: one row says so
-    (case, *_) = conv.SHAPES["3x3"]
-    for name in ("winograd_2x2", "fft"):   # which have something against tf32 alone
-        assert conv.is_exact(name, "y", case.geometry(), np.dtype(np.float32))
-
-
-def test_a_result_is_that_of_the_graph() -> None:
-    made: list[str] = []
-
-    def call(i: int) -> str:
-        made.append("call")
-        return f"result {len(made)}"
-
-    def capture(work: Any) -> Any:
-        work()
-        return lambda: made.append("replay")
-    assert conv.once(call, capture) == "result 1"
-    assert made == ["call", "replay"]
-
-    def refused(work: Any) -> Any:
-        work()
-        raise RuntimeError("not while a stream is captured")
-    assert conv.once(call, refused) == "result 4"              # eager, after the one that was not recorded
 
 
 def conv_row(**of: Any) -> results.Result:
@@ -453,88 +290,12 @@ def test_tables_of_convolutions() -> None:
     assert "- `wgmma`: it has no kernel for y (y)" in entries
 
 
-def test_tiled_beside_direct() -> None:
-    run = {"limits": {"fp32": 50e12, "tf32": None, "bytes": 4e12},
-           "rows": [conv_row(), conv_row(algorithm="tiled", us=250.0), conv_row(direction="dx"),
-                    conv_row(algorithm="tiled", direction="dw", us=None, why="too large")]}
-    assert conv_report.tiled_table(run)[2:] == ["| krizhevsky | 200 | 250 | - | 0.80 | 20.0% | 16.0% |", ""]
-    assert conv_report.share_table(run)[2:] == ["| `direct` | 200 | 20.0% |", "| `tiled` | 250 | 16.0% |", ""]
-
-
 # ---------------------------------------------------------------- widths of tiles
 def test_reuse_is_what_the_formula_says() -> None:
     tile = np.arange((8 + 2) ** 2).reshape(10, 10)             # K = 3
     reads = sum(tile[i:i + 3, j:j + 3].size for i in range(8) for j in range(8))
     assert tiles.reuse(8, 3) == pytest.approx(reads / tile.size)
     assert tiles.reuse(16, 1) == 1
-
-
-def test_a_width_is_compiled_in_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
-    from minidl.ops.cuda.conv.papers import tiled
-
-    case, before = tiles.LAYERS[0], tiled.TILE
-    assert before in tiles.WIDTHS
-    with tiles.width(8):
-        assert tiled._elements("y", case.geometry()) == 10 * 10                # what its launchers ask for
-        with tiles.width(None):
-            assert tiled.TILE == 8
-    assert before == tiled.TILE
-    assert all(case.geometry().oh % width == 0 for case in tiles.LAYERS[:-1] for width in tiles.WIDTHS)
-
-    y = np.ones(3)
-    timing = conv.Timing(5.0, 4.0, 6.0, True, 1, 2, 3)
-    operands = SimpleNamespace(float64=lambda direction: y, our_call=lambda *of: of, count=1, flop=2, bytes=4)
-    monkeypatch.setattr(tiles, "Operands", lambda case: operands)
-    monkeypatch.setattr(tiles, "measure_ours", lambda call, sets: (timing._replace(us=tiled.TILE), 0, y * off[0]))
-    monkeypatch.setattr(results, "about", lambda *of: {"benchmark": of[0]})
-    off = [1.0]
-    rows = tiles.measure([case], [8, 24])["rows"]
-    assert [(row["algorithm"], row["tile"], row["us"]) for row in rows] == [
-        ("direct", None, before), ("tiled", 8, 8), ("tiled_constant", 8, 8), ("tiled", 24, 24),
-        ("tiled_constant", 24, 24)]
-    off = [1.1]
-    with pytest.raises(ArithmeticError, match=r"K = 3: y by 'direct' with TILE None is wrong by 1\.0e-01; correct the"):
-        tiles.measure([case], [8])
-
-
-def test_widths_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "facts", lambda several: [])
-    rows = [conv_row(tile=None), conv_row(algorithm="tiled", tile=8, us=400.0),
-            conv_row(algorithm="tiled_constant", tile=8, us=250.0)]
-    assert tiles.report([{"rows": rows}])[2] == "| krizhevsky | 8 | 18.2 | 200 | 400 | 250 | 0.50 |"
-
-
-def test_convolutions_in_nhwc_are_held_against_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, peer = np.ones(3, np.float32), np.full(3, 0x3f80, np.uint16)
-    timing = conv.Timing(50.0, 4.0, 6.0, True, 1, 2, 3)
-    monkeypatch.setattr(nhwc, "calls", lambda case, precision, direction: {"minidl": ours, "torch": peer})
-    monkeypatch.setattr(nhwc, "measure_ours", lambda call, sets: (timing, 0, call))
-    monkeypatch.setattr(nhwc, "measure_torch", lambda call, sets: (timing._replace(us=75.0), 0, call))
-    monkeypatch.setattr(results, "about", lambda *of: {"benchmark": of[0]})
-    monkeypatch.setattr(results, "facts", lambda several: [])
-    layer = nhwc.LAYERS[0]
-    lines = nhwc.report([nhwc.measure([layer], ["dx"])])
-    assert lines[2:4] == [f"| {layer.label} | {name} | dx | 50 | 75 | 1.50 | 773 |" for name in ("tf32", "bf16")]
-    ours[1] = 1.5
-    with pytest.raises(ArithmeticError, match=r"128 -> 128, .* in tf32: y differs from cuDNN's by 5\.0e-01; cor"):
-        nhwc.measure([layer], ["y"])
-
-
-def test_filters_of_many_sizes_are_measured_where_they_are_asked_for() -> None:
-    assert "fft" not in conv.BY_DEFAULT
-    assert [case.k for case in conv.SHAPES["fft"]] == [3, 5, 7, 9, 11, 15, 19, 23, 27, 31]
-    assert all((case.geometry().oh, case.geometry().ow) == (case.h, case.w) for case in conv.SHAPES["fft"])
-
-
-def test_on_a_gpu_conv_measures_the_filters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    given: list[str] = []
-    monkeypatch.setattr(conv, "main", given.extend)
-    fft.main(["--device", "cuda", "--json", str(tmp_path / "x.json")])
-    assert given == ["--shapes", "fft", "--algorithms", fft.ON_CUDA, "--precisions", "fp32", "--json",
-                     str(tmp_path / "x.json")]
-    for name in fft.ON_CUDA.split(","):
-        assert name in taken()
 
 
 def test_transforms_beside_products(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -557,18 +318,6 @@ def test_transforms_beside_pytorchs() -> None:
     for direction in conv_report.DIRECTIONS:
         run = fft.calls(case, direction, torch=True)
         np.testing.assert_allclose(run["torch"](), run["gemm"](), rtol=0, atol=1e-3)
-
-
-def test_transforms_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "facts", lambda several: [])
-    us = {"gemm": 300.0, "fft": 150.0, "cudnn": 60.0}
-    rows = [conv_row(label="5x5", algorithm=name, us=each) for name, each in us.items()]
-    rows += [conv_row(label="31x31", algorithm="fft", us=None, why="it is refused"),
-             conv_row(label="31x31", algorithm="gemm")]
-    assert fft.report([{"rows": rows}]) == [
-        "| filters | direction | `gemm` us | `fft` us | `cudnn` us | speed of `fft` / fastest other |",
-        "|---|---|---:|---:|---:|---:|",
-        "| 5x5 | y | 300 | 150 | 60 | 0.40 |", "| 31x31 | y | 200 | - | - | - |", ""]
 
 
 # ---------------------------------------------------------------- the 2009 report
@@ -626,18 +375,6 @@ def test_the_reports_steps_on_a_cpu(capsys: pytest.CaptureFixture[str], tmp_path
     for row in kept["rows"]:
         assert row["numpy_s"] > 0
         assert ("c_s" in row) is (report2009.compiler() is not None)
-
-
-def test_a_missing_c_compiler_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report2009, "lacking", lambda: "it is not there")
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(results, "commit", lambda: None)
-    report2009.main(["--images", "1", "--filters", "1"])
-    said = capsys.readouterr().out
-    assert ("report2009.py: no column of plain C, since there is no C compiler (cc, gcc or clang); install one\n"
-            in said)
-    assert [row["plain C"] for row in table(said)] == ["-"] * 4
 
 
 @pytest.mark.skipif(report2009.compiler() is None, reason="there is no C compiler")
@@ -718,36 +455,6 @@ def test_layouts_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Nobody has measured the times yet. On a GPU this does:" in text
 
 
-def test_layouts_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turning apart; a kernel that is wrong is not measured."""
-    pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
-    from minidl.ops.cuda.conv import layouts as launchers
-
-    off, timing = [1.0], conv.Timing(5.0, 4.0, 6.0, True, 1, 2, 3)
-    operands = SimpleNamespace(case=SMALL, count=1, sets=[SMALL.random(0)], flop=2, bytes=4,
-                               float64=lambda direction: np.ones((16, 16, 8, 8)))
-    monkeypatch.setattr(layouts, "Operands", lambda case: operands)
-    monkeypatch.setattr(layouts, "measure_ours", lambda call, sets: (timing, 0, call(0)))
-    monkeypatch.setattr(launchers, "run", lambda name, direction, layout, g, *arrays: layouts.turned(
-        np.full((16, 16, 8, 8), off[0]), layout, filters=direction == "dw"))
-    monkeypatch.setattr(results, "about", lambda *of: {"command": "c", "machine": {}})
-    monkeypatch.setattr(results, "facts", lambda several: [])
-    result = layouts.measure([SMALL])
-    measured = [row["algorithm"] for row in result["rows"]]
-    assert {name: measured.count(name) for name in measured} == {
-        "direct": 9, "tiled": 6, "krizhevsky": 3, "implicit_gemm": 9, "turned": 4}
-    counted = {"command": "c", "rows": [
-        {"label": "small", "algorithm": "direct", "layout": "CHWN", "images": 16, "loads_requests": 32,
-         "loads_sectors": 128, "stores_requests": 16, "stores_sectors": 64}]}
-    text = layouts.report(counted, result)
-    assert "| small | `direct` | CHWN | 4.00 | 4.00 | 2 | 0 | 0 | 5 |" in text
-    assert "| small | `direct` | dw | 5 | 5 | 5 |" in text
-    assert "| small | turning | x |  | 5 | 5 |" in text
-    off[0] = 1.1
-    with pytest.raises(ArithmeticError, match=r"small: y by 'direct' in NCHW is wrong by 1\.0e-01; correct the kernel"):
-        layouts.measure([SMALL])
-
-
 @pytest.mark.usefixtures("elsewhere")
 def test_an_algorithm_of_ones_own_gets_its_row(monkeypatch: pytest.MonkeyPatch,
                                                capsys: pytest.CaptureFixture[str]) -> None:
@@ -791,11 +498,6 @@ QUICK = time_to_accuracy.Recipe("synthetic-digits", 0.5, batch=32, lr=0.1, warmu
 def digits() -> time_to_accuracy.Data:
     train, test = (data.load("synthetic-digits", split).first(count) for split, count in (("train", 320), ("test", 50)))
     return time_to_accuracy.Data(train, test, *data.channel_statistics(train), 2)
-
-
-def test_recipes_are_for_the_zoos_nets_and_their_data() -> None:
-    assert {name: recipe.data for name, recipe in time_to_accuracy.RECIPES.items()} == {
-        name: zoo.MODELS[name].recipe.data for name in ("lenet5", "krizhevsky2009")}
 
 
 def test_a_plan_of_rates_and_evaluations() -> None:
@@ -910,35 +612,6 @@ def test_one_step_of_both_peers_is_the_same(shapes: speed_run.Data) -> None:
         assert np.linalg.norm(moved - twin) < 0.1 * np.linalg.norm(twin) > 0, name      # small singular values
 
 
-def test_speed_runs_are_a_table_of_their_own(shapes: speed_run.Data, monkeypatch: pytest.MonkeyPatch,
-                                             capsys: pytest.CaptureFixture[str]) -> None:
-    """Each precision is set before its runs."""
-    seen = []
-
-    def outcomes(images: speed_run.Data, peers: Sequence[str], seeds: int, where: str, precision: str,
-                 settings: speed_run.Settings) -> Any:
-        seen.append((images, list(peers), seeds, where, precision, device.precision(), settings.epochs))
-        return {name: [speed_run.Outcome(1.5, 0.94), speed_run.Outcome(2.5, 0.95)] for name in peers}
-    monkeypatch.setattr(speed_run, "load", lambda folder, generated: shapes)
-    monkeypatch.setattr(speed_run, "outcomes", outcomes)
-    rows = printed(time_to_accuracy.main, capsys, "--models", "airbench", "--precision", "tf32,bf16", "--seeds", "2",
-                   "--epochs", "9")
-    assert seen == [(shapes, ["minidl"], 2, "cpu", each, each, 9) for each in ("tf32", "bf16")]
-    assert [(row["net"], row["precision"], row["mean accuracy"], row["mean s"], row["least to largest"])
-            for row in rows] == [("airbench", each, "94.50 %", "2.000", "1.500-2.500") for each in ("tf32", "bf16")]
-
-
-@pytest.mark.slow
-def test_generated_images_are_as_many_as_cifars() -> None:
-    images = speed_run.load(None, generated=True)
-    assert (images.train.images.shape, images.test.images.shape) == ((50_000, 3, 32, 32), (10_000, 3, 32, 32))
-
-
-def test_bf16_is_for_speed_runs() -> None:
-    with pytest.raises(SystemExit):
-        time_to_accuracy.main(["--precision", "bf16"])
-
-
 def test_means_are_of_the_seeds_that_got_there() -> None:
     found = [time_to_accuracy.Outcome(*of) for of in ((1.0, 10, 0.9), (None, 20, 0.8), (2.0, 20, 0.91))]
     some, none = (time_to_accuracy.row("lenet5", "3xtf32", peer, of)
@@ -1020,34 +693,7 @@ def test_time_to_accuracy_reports_each_peer(quick: None, capsys: pytest.CaptureF
     assert all(float(row["mean s"]) > 0 for row in rows)
 
 
-def test_recipes_as_a_table() -> None:
-    rows = table("\n".join(time_to_accuracy.recipes(["lenet5"])))
-    assert (rows[0]["batch"], rows[0]["rises over"], rows[0]["steps"]) == ("256", "20 %", "1404")
-
-
 # ---------------------------------------------------------------- accuracy, overhead
-def test_accuracy_trains_each_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                   capsys: pytest.CaptureFixture[str]) -> None:
-    commands: list[list[str]] = []
-
-    def run(command: list[str], check: bool) -> None:
-        """As train.py leaves its run folder."""
-        commands.append(command)
-        folder = Path(command[command.index("--output-dir") + 1])
-        folder.mkdir()
-        (folder / "config.json").write_text(json.dumps({"data": "mnist", "precision": "fp32", "train_images": 500}))
-        (folder / "metrics.jsonl").write_text("".join(
-            json.dumps({"test_accuracy": 0.9 + len(commands) / 100, "seconds": 1.5, "images_per_second": rate}) + "\n"
-            for rate in (1, 2, 1000, 3000, 2000)))
-    monkeypatch.setattr(results, "commit", lambda: "abc")      # it has its own use for subprocess.run
-    monkeypatch.setattr(subprocess, "run", run)
-    file = tmp_path / "accuracy.json"
-    accuracy.main(["--models", "lenet5", "--seeds", "2", "--threads", "1", "--json", str(file)])
-    assert [command[command.index("--seed") + 1] for command in commands] == ["0", "1"]
-    assert "| lenet5 | fp32 | mnist | 5 | 91.00, 92.00 | 91.50 | 0.50 | 7.5 | 2,000 | 0.25 |" in capsys.readouterr().out
-    assert json.loads(file.read_text())["rows"][1] == {
-        "model": "lenet5", "precision": "fp32", "data": "mnist", "epochs": 5, "seed": 1, "accuracy": 0.92,
-        "seconds_s": 7.5, "images_per_s": 2000, "train_images": 500}
 
 
 @pytest.mark.slow
@@ -1062,12 +708,6 @@ def test_overhead_measures_each_op(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert [row["replay: arguments"] for row in printed if "replay: arguments" in row] == [
         row["arguments"] for row in found["replays"]] == ["the same each time", "others each time"]
     assert all(row["call_us"] > row["checks_us"] > 0 for row in found["replays"])
-
-
-def test_overhead_parts_need_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        overhead.main(["--parts"])
-    assert "--parts: a replay has these parts on a GPU only; add --device cuda" in capsys.readouterr().err
 
 
 @pytest.mark.gpu
@@ -1101,15 +741,6 @@ def test_a_sweep_is_of_many_shapes(name: str, many: int) -> None:
         assert sweep.parts == cliff_cases.FORWARD or any(spec.learns for spec in case.inputs.values())
 
 
-def test_convolutions_are_swept_in_groups_and_from_1_to_1024_channels() -> None:
-    cases = list(cliff_cases.convolutions(1))
-    groups = {(case.inputs["x"].shape[1], case.options["groups"]) for case in cases}
-    assert {1, 64, 256, 1024} <= {channels for channels, _ in groups}
-    assert {(1024, 1), (1024, 8), (1024, 1024)} <= groups
-    assert {case.options["stride"] for case in cases} >= {1, 2, 4}
-    assert {case.options["dilation"] for case in cases} >= {1, 2, 4}
-
-
 @pytest.mark.parametrize(("op", "part", "inputs", "options", "y", "flop", "moved"), [
     ("relu", "forward", {"x": (3, 4)}, {}, (3, 4), 0, 96), ("relu", "gradients", {"x": (3, 4)}, {}, (3, 4), 0, 96),
     ("matmul", "forward", {"x": (2, 3), "y": (3, 4)}, {}, (2, 4), 48, 4 * (6 + 12 + 8)),
@@ -1122,75 +753,6 @@ def test_work_of_a_call(op: str, part: str, inputs: dict[str, Any], options: dic
                         flop: int, moved: int) -> None:
     case = cliff_cases.Case("", {name: cliff_cases.Spec(shape) for name, shape in inputs.items()}, options)
     assert cliffs.work(op, case, part, y, 4) == (flop, moved)
-
-
-def test_time_is_given_out_by_the_number_of_cases(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """What relu needs too much of is not taken from exp, and what exp leaves over is neg's."""
-    clock = [0.0]
-
-    def row_of(name: str, *_: Any) -> dict[str, Any]:
-        clock[0] += {"relu": 6.0, "exp": 1.0, "neg": 3.0}[name]
-        return {"op": name, "us": 1.0, "torch_us": 2.0}
-    monkeypatch.setattr(cliffs, "row_of", row_of)
-    case = cliff_cases.Case("small", {"x": cliff_cases.Spec((2, 2))})
-    todo = [(name, case, "forward") for name in ("relu", "exp", "neg") for _ in range(4)]
-    rows = list(cliffs.swept(todo, "cpu", {}, 24.0, lambda: clock[0]))
-    assert [row.get("why", "measured") for row in rows] == [
-        "measured", "measured", "no time left", "no time left", *["measured"] * 6, "measured", "no time left"]
-
-
-def test_peers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[str] = []
-    monkeypatch.setattr(cliffs, "once", lambda call, device: 0.01)
-    monkeypatch.setattr(cliffs, "on_cpu", lambda call, number, hold: (call(), number * 0.25)[1])
-    times = cliffs.timed([lambda: called.append("ours"), lambda: called.append("theirs")], "cpu", (3, 3))
-    assert called == ["ours", "theirs", "theirs", "ours", "ours", "theirs"]
-    assert times == [[0.25] * 3] * 2
-    monkeypatch.setattr(cliffs, "once", lambda call, device: 2.0)
-    assert cliffs.timed([lambda: None] * 2, "cpu") == [[2.0], [2.0]]           # long calls are made once
-
-
-def test_a_gpu_is_held_while_calls_are_queued(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first event is behind the kernel that holds it, the second behind the last call."""
-    done: list[Any] = []
-
-    class Event:
-        def record(self) -> None:
-            done.append("event")
-
-        def synchronize(self) -> None:
-            done.append("waited")
-    cuda = SimpleNamespace(Event=Event, get_elapsed_time=lambda begin, end: 250.0)
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(cliffs, "holder", lambda: lambda grid, block, given: done.append(int(given[0])))
-    assert cliffs.on_cuda(lambda: done.append("call"), 2, 0.01) == 0.25
-    assert done == [int(0.01 * cliffs.CYCLES), "event", "call", "call", "event", "waited"]
-
-
-def test_cliffs_as_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "facts", lambda several: [])
-    base = {"op": "sum", "of": "x 2x2", "part": "forward", "limit_us": 90.0}
-    rows = [{**base, "case": "large", "us": 100.0, "torch_us": 120.0},
-            {**base, "case": "long rows", "us": 400.0, "torch_us": 100.0},
-            {**base, "case": "small", "us": 2.0, "torch_us": 0.8, "limit_us": 0.1},
-            {**base, "case": "odd", "why": "no time left"}, {**base, "case": "sliced", "why": "failed: it differs"}]
-    text = "\n".join(cliffs.report([{"machine": {"device": "cpu"}, "limits": {"bytes": 1e10, "fp32": 1e11},
-                                     "method": {"rounds": [3, 7]}, "rows": rows}]))
-    assert "| `sum` | forward, long rows | forward, long rows | 3 | 0.40 | 0.25 | 0.23 |" in text
-    assert "| `sum` | forward | 1 of 3 | long rows 0.25 |" in text
-    assert "Below 0.5 of PyTorch's speed are 2 measurements. 1 of them take at least 20 us. " in text
-    assert "Shorter calls below 0.5: `sum`." in text
-    assert "Left out, no time left: `sum`, forward, odd." in text
-    assert "- `sum`, forward, sliced (x 2x2): failed: it differs" in text
-
-
-def test_ops_to_sweep_are_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert {name for name, _, _ in cliffs.selected(["gelu"], False, 1)} == {"gelu", "gelu by tanh"}
-    assert {name for name, _, _ in cliffs.selected(["gelu by tanh"], True, 1)} == {"gelu by tanh"}
-    assert len(cliffs.selected(["neg"], True, 1)) == 2 * cliffs.QUICK_CASES
-    with pytest.raises(SystemExit):
-        cliffs.main(["--only", "relu,sine"])
-    assert "'sine' is not measured; choose from abs, adaptive_avg_pool2d, add, " in capsys.readouterr().err
 
 
 @pytest.mark.torch
@@ -1252,63 +814,6 @@ def test_four_digits(value: float, text: str) -> None:
     assert results.digits(value) == text
 
 
-def test_times_have_a_unit() -> None:
-    assert [results.time_of(s) for s in (2.5, 0.0891, 4.357e-5)] == ["2.5 s", "89.1 ms", "43.57 us"]
-    assert [results.span(*ends) for ends in ((1.0, 2.0), (44.0, 44.0))] == ["1-2", "44"]
-
-
-# ---------------------------------------------------------------- counts beside ncu's
-NCU = """#!{python}
-import csv, sys
-assert "--launch" == sys.argv[-1] and "regex:^(map_sets|neighbours|half_a_warp)$" in sys.argv
-print("==PROF== Connected to process 1")
-rows = csv.writer(sys.stdout, quoting=csv.QUOTE_ALL)
-rows.writerow(["ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"])
-for name, sectors in ("map_sets", "1"), ("map_sets", "1"), ("neighbours(const float *, float *)", "{sectors}"):
-    rows.writerow(["0", name, "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "sector", sectors])
-rows.writerow(["1", "half_a_warp", "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "sector", "1,000"])
-rows.writerow(["1", "half_a_warp", "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", "", "n/a"])
-"""
-
-
-@pytest.mark.slow
-@needs_compiler
-@pytest.mark.parametrize(("sectors", "said", "status"), [
-    (32, "Not: half_a_warp, 96.8% (its two branches become one load and one store)", 0),
-    (33, "Not: neighbours, 3.0% (not foreseen); half_a_warp, 96.8% (its two", 1)])
-def test_counts_are_compared_with_ncus(sectors: int, said: str, status: int, monkeypatch: pytest.MonkeyPatch,
-                                       tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ncu = tmp_path / "ncu"
-    ncu.write_text(NCU.format(python=sys.executable, sectors=sectors), encoding="utf-8")
-    ncu.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(counts, "OWN", [("map_sets", [(1, 8)], {})])
-    monkeypatch.setattr(counts, "KNOWN", {name: counts.KNOWN[name] for name in ("neighbours", "half_a_warp")})
-    monkeypatch.setattr(counts.own.launch, "multiprocessors", lambda: 132)
-    assert counts.main([]) == status
-    out = capsys.readouterr().out
-    (row,) = [each for each in table(out) if each["kernel"] == "map_sets" and each["what"] == "global loads, sectors"]
-    assert (row["counted"], row["ncu"], row["difference"]) == ("2", "2", "0.0%")
-    assert said in out
-
-
-@pytest.mark.parametrize(("what", "count", "apart"), [
-    ("shared loads, wavefronts", 90, 0.1), ("shared loads, conflicts", 0, 0.03), ("global loads, sectors", 6, 5.0)])
-def test_conflicts_are_a_part_of_wavefronts(what: str, count: int, apart: float) -> None:
-    ncu = {"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum": 100,
-           "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum": 3,
-           "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 1}
-    assert counts.difference(what, count, ncu) == pytest.approx(apart)
-
-
-def test_counts_without_ncu_say_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("shutil.which", lambda *name, **where: None)
-    monkeypatch.setattr(counts, "COMPILER", "g++")             # which it looks for first
-    with pytest.raises(SystemExit):
-        counts.main([])
-    assert "there is no ncu, of the CUDA toolkit, which this needs; or give --only-counted" in capsys.readouterr().err
-
-
 # ---------------------------------------------------------------- nets that nobody tuned for
 @pytest.mark.torch
 @pytest.mark.parametrize("name", tiered(untuned.NETS, slow=1))
@@ -1336,17 +841,3 @@ def test_a_net_that_nobody_tuned_for_is_measured_in_a_process_of_its_own(monkeyp
     assert 0 < row["least_s"] <= row["median_s"] <= row["largest_s"] < row["first_s"] * 100
     with pytest.raises(RuntimeError, match="untuned: a peer ended with status 2; its messages are above"):
         untuned.rows("autoencoder", "fp8", ["minidl"], "cpu")
-
-
-def test_a_line_holds_the_faster_peer() -> None:
-    row = {"net": "gpt", "batch": 2, "precision": "tf32", "first_s": 1.0}
-    result = {"rows": [{**row, "peer": peer, "median_s": s} for peer, s in (
-        ("minidl", 2e-3), ("torch-graph", 3e-3), ("torch-compile", 1e-3))]}
-    (line,) = table("\n".join(untuned.report([{**results.load("untuned_gpt"), **result}])))
-    assert line["speed / the faster peer"] == "0.50"
-    assert (line["minidl ms"], line["torch-compile ms"]) == ("2", "1")
-    for first, column in (({}, "minidl first call s"), ({"first": untuned.FIRST}, "minidl first 3 calls s")):
-        loaded = results.load("untuned_gpt")
-        method = {**{key: value for key, value in loaded["method"].items() if key != "first"}, **first}
-        (line,) = table("\n".join(untuned.report([{**loaded, **result, "method": method}])))
-        assert line[column] == line["torch-graph first call s"] == "1.0"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -79,46 +78,3 @@ def test_faults_of_the_library_are_programs_and_a_seed_repeats_them() -> None:
     for fault in chosen:
         text = (mutate.ROOT / fault.file).read_text(encoding="utf-8")
         assert ast.dump(ast.parse(applied(text, fault))) != ast.dump(ast.parse(text))
-
-
-GRAPH = """\
-class AsGraph:
-    def run(self, given):
-        return self.launch(given) - 1
-def run(x):
-    return (x - 1).reshape(x.size - 1, -1)
-"""
-
-
-def test_what_nothing_here_could_notice_is_not_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code for a GPU where there is none, and another number for -1 in a reshape: others take their places."""
-    monkeypatch.setattr(mutate, "ROOT", tmp_path)
-    for name in ("minidl/compiler/graph.py", "minidl/ops/cpu/conv/gemm.py"):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_text(GRAPH)
-    names = ["minidl/compiler/graph.py", "minidl/ops/cpu/conv/gemm.py"]
-
-    def drawn(count: int) -> tuple[set[str], set[str]]:
-        chosen, replaced, total = mutate.sample(["*"], names, count, 5)
-        assert len(chosen) == min(count, total - len(hopeless))
-        return {str(fault) for fault in chosen}, {str(fault) for fault in replaced}
-
-    for gpu in (True, False):
-        monkeypatch.setattr(mutate, "GPU", gpu)
-        every = {str(f): f for name in names for f in mutate.faults(name, GRAPH)}
-        hopeless = {text for text, f in every.items() if ("-2" in text.partition("->")[2] and "cpu" in text)
-                    or (f.function == "AsGraph.run" and "graph" in text and not gpu)}
-        assert len(hopeless) == (1 if gpu else 5)
-        assert drawn(100) == (set(every) - hopeless, hopeless)
-        with monkeypatch.context() as patch:
-            patch.setattr(mutate, "can_be_noticed", lambda fault: True)
-            first = {str(fault) for fault in mutate.sample(["*"], names, 8, 5)[0]}
-        chosen, replaced = drawn(8)
-        assert (replaced, first - hopeless) == (first & hopeless, first & chosen)
-
-
-def test_survivors_are_known_by_their_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "survivors.md"
-    file.write_text("# Survivors\n\n- `a.py f`: `if x < 1` -> `if x <= 1`: x is never 1 (`g` sees to it)\n- other\n")
-    monkeypatch.setattr(mutate, "KNOWN", file)
-    assert mutate.known() == {("a.py f", "if x < 1", "if x <= 1"): "x is never 1 (`g` sees to it)"}

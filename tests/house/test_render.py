@@ -49,13 +49,6 @@ def test_blocks_are_paragraphs_or_words(house: Path) -> None:
         house / "docs" / "page.md").read_text()
 
 
-def test_the_headline_says_which_version_it_is_of(house: Path) -> None:
-    result = results.load("step_cuda_lenet5")
-    results.save({**result, "versions": {**result["versions"], "minidl": "7.8.9"}},
-                 house / "results" / "step_cuda_lenet5.json")
-    assert any("on one NVIDIA H200: minidl 7.8.9 compiled, PyTorch " in line for line in render.BLOCKS["headline"]())
-
-
 def test_writing_twice_changes_nothing(house: Path) -> None:
     before = (house / "README.md").read_text()
     render.write(house)
@@ -81,55 +74,6 @@ def test_a_stale_block_is_found(house: Path) -> None:
     assert "| `lenet5` | fp32 | 21.78 us | 367.8 us | 256.6 us | 16.89 | 11.78 |" in (house / "README.md").read_text()
 
 
-@pytest.mark.parametrize(("marker", "message"), [
-    ("<!-- results: nothing -->1<!-- end -->", "there is no block 'nothing'; there are sentence, headline, "),
-    ("<!-- results: source nothing -->1<!-- end -->", "there is no block 'source nothing'; there are "),
-    ("<!-- results: headline -->", "<!-- results: headline --> lacks its other half"),
-    ("<!-- end -->", "<!-- end --> lacks its other half")])
-def test_markers_that_mean_nothing(house: Path, marker: str, message: str) -> None:
-    with (house / "docs" / "page.md").open("a") as file:
-        file.write(f"\n{marker}\n")
-    (line,) = render.check(house)
-    assert line.startswith(f"docs/page.md:3: {message}")
-    if "nothing" in marker:
-        with pytest.raises(ValueError, match=r"docs/page\.md: there is no block '(source )?nothing'; there are"):
-            render.write(house)
-
-
-def test_a_block_that_is_not_closed_swallows_nothing(house: Path) -> None:
-    changed(house / "README.md", "# minidl\n", "# minidl\n<!-- results: sentence -->\nKept.\n")
-    assert render.check(house) == ["README.md:2: <!-- results: sentence --> lacks its other half"]
-    render.write(house)
-    assert "Kept." in (house / "README.md").read_text()
-
-
-def test_what_nobody_measured_has_no_figures(house: Path) -> None:
-    (house / "results" / "tiles.json").unlink(missing_ok=True)
-    (line, *_) = render.BLOCKS["tile widths"]()
-    assert line == "Nobody has measured it yet. On a GPU this does:"
-    result = results.load("conv_cuda")
-    rows = [{"label": "K = 3", "shape": [16, 3, 98, 98, 64, 3, 1, 0], "algorithm": name, "tile": tile, "us": 10.0}
-            for name, tile in (("direct", None), ("tiled", 8), ("tiled_constant", 8))]
-    results.save({**result, "rows": rows}, house / "results" / "tiles.json")
-    assert "| K = 3 | 8 | 5.8 | 10 | 10 | 10 | 1.00 |" in render.BLOCKS["tile widths"]()
-
-
-def test_nobody_measured_transforms_on_a_gpu_or_here_is_the_table(house: Path) -> None:
-    (house / "results" / "fft_cuda.json").unlink(missing_ok=True)
-    lines = render.BLOCKS["fft cuda"]()
-    assert lines[0] == "Nobody has measured it yet. On a GPU this does:"
-    assert lines[2] == "    python benchmarks/fft.py --device cuda --json benchmarks/results/fft_cuda.json"
-    result = results.load("conv_cuda")
-    rows = [{"label": "3x3", "direction": "y", "algorithm": name, "precision": "fp32", "us": us}
-            for name, us in (("gemm", 10.0), ("fft", 20.0))]
-    rows += [{**rows[0], "algorithm": "winograd_2x2", "us": None, "why": "it needs filters of 3x3"},
-             {**rows[0], "algorithm": "cudnn", "us": None, "why": "wrong by 2.6e-02", "failed": True}]
-    results.save({**result, "rows": rows}, house / "results" / "fft_cuda.json")
-    lines = render.BLOCKS["fft cuda"]()
-    assert "| 3x3 | y | 10 | 20 | 0.50 |" in lines
-    assert [line for line in lines if line.startswith("- ")] == ["- `cudnn`, 3x3 y: wrong by 2.6e-02"]
-
-
 @pytest.mark.parametrize(("name", "file"), [
     ("tile widths", "tiles"), ("report 2009", "report2009"), ("report 2009 mlp", "accuracy_cuda_mlp"),
     ("profile cuda", "profile_cuda")])
@@ -139,38 +83,6 @@ def test_how_to_measure_what_nobody_did(house: Path, name: str, file: str) -> No
     assert first == "Nobody has measured it yet. On a GPU this does:"
     assert command.startswith("    python benchmarks/")
     assert command.endswith(f" --json benchmarks/results/{file}.json")
-
-
-def test_the_2009_reports_kernels_once_they_are_measured(house: Path) -> None:
-    times = {"difference": 1e-6, "c_s": 1.0, "numpy_s": 0.1, "threads": 256, "registers": 58, "local_bytes": 0,
-             "shared_bytes": 3108, "blocks": 4}
-    rows = [{"step": step, "variant": "", "us": us, **times} for step, us in (
-        ("forward", 400.0), ("averages", 10.0), ("supersampling", 20.0), ("gradient", 250.0))]
-    rows.append({"step": "forward", "variant": "without any loads", "us": 320.0, **times})
-    result = {**results.load("conv_cuda"), "method": {"images": 128, "filters": 64}, "rows": rows}
-    results.save(result, house / "results" / "report2009.json")
-    lines = render.BLOCKS["report 2009"]()
-    assert ("| forward | 6.2 | `conv2d_krizhevsky_y` | 13.18 ms | 400 us | 1.0e-06 | 1 s | 100 ms | 125 times | "
-            "2,500 | 250 |") in lines
-    assert ("| averages | `avg_pool2d_tiled` | 256 | 10 | 58 | 1152 | 3108 | 0 | 100 % | 4 | 50% |") in lines
-    assert "| forward | without any loads | 320 | 2 % | 25 % | 58 | 3108 | 4 | 50% |" in lines
-    assert "The gradient is faster than the forward convolution by 60 %; the report's by 25 %." in lines
-
-
-def test_filters_of_3x3_stay_in_fp32_where_that_is_faster(house: Path) -> None:
-    (house / "results" / "conv_3x3_cuda.json").unlink(missing_ok=True)
-    assert render.BLOCKS["conv 3x3"]()[2] == ("    python benchmarks/conv.py --shapes 3x3 --json benchmarks/results/"
-                                              "conv_3x3_cuda.json")
-    rows = [{"label": "64 channels", "direction": "y", "algorithm": name, "precision": precision, "us": us,
-             "error": us * 1e-7}
-            for name, precision, us in (("winograd_2x2", "fp32", 40.0), ("winograd_4x4", "fp32", 20.0),
-                                        ("tensor_core", "tf32", 25.0), ("cudnn", "fp32", 30.0),
-                                        ("cudnn", "tf32", 10.0))]
-    results.save({**results.load("conv_cuda"), "rows": rows}, house / "results" / "conv_3x3_cuda.json")
-    table = render.BLOCKS["conv 3x3"]()
-    assert "| 64 channels | y | 40 | 20 | `winograd_4x4` 20 | 30 | 1.50 | `winograd_4x4` 20 | 10 | 0.50 |" in table
-    assert "| 64 channels | dw | - | - | - | - | - | - | - | - |" in table
-    assert "| 64 channels | y | - | 4.0e-06 | 2.0e-06 | 3.0e-06 |" in render.BLOCKS["conv 3x3 errors"]()
 
 
 # ---------------------------------------------------------------- figures

@@ -110,26 +110,6 @@ def test_two_runs_from_one_seed_end_in_the_same_bits() -> None:
         np.testing.assert_array_equal(values, states[1][name])
 
 
-@pytest.mark.parametrize("name", tiered(["lenet5", "perceptron"], slow=1))
-def test_compiled_steps_train_as_plain_ones_do(name: str) -> None:
-    """Also through a last batch of another size."""
-    histories, states = [], []
-    for compiled in (False, True):
-        minidl.manual_seed(5)
-        model = zoo.build(name)
-        optimizer = optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-3)
-        histories.append(fit(model, optimizer, *tiny_loaders(70), epochs=3, schedule=optim.cosine(9),
-                             compiled=compiled))
-        states.append(model.state_dict())
-    for plain, replayed in zip(*histories, strict=True):
-        assert plain["train_accuracy"] == replayed["train_accuracy"]
-        assert plain["train_loss"] == pytest.approx(replayed["train_loss"], rel=1e-6)
-        for same in ("test_loss", "lr", "step"):
-            assert plain[same] == replayed[same]
-    for path, values in states[0].items():
-        np.testing.assert_array_equal(values, states[1][path])
-
-
 @pytest.mark.slow
 def test_a_compiled_loss_that_is_no_number_is_seen_at_the_epochs_end() -> None:
     minidl.manual_seed(0)
