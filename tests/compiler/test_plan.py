@@ -237,7 +237,7 @@ def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytes
     sets = batch_geometry(x.shape, (3,), (3,), None, None, True)
     cpu.conv2d_grad_x_norm_nhwc(made, filters, g, "tf32", None, image, image, None, ones, ones, sets, "gelu")
     cpu.normalize_again_act_grad_nhwc(image, None, image, None, None, ones, ones, sets, "gelu")
-    cpu.conv2d_transposed_nhwc(made, filters, ones, g, "relu", "tf32")
+    cpu.conv2d_transposed_nhwc(made, filters, ones[:, None, None], g, "relu", "tf32")
     layer_norm_agrees(70, 24, "float32")
     heads = np.random.default_rng(0).standard_normal((2, 3, 5, 8), np.float32)
     o, sums = cpu.attention_stored(heads, heads + 1, heads + 2, None, True, 0.5)

@@ -34,7 +34,8 @@ try:
     import cupy
 except ImportError:                        # the launchers import it, but what they call of it is replaced below
     cupy = sys.modules["cupy"] = types.ModuleType("cupy")
-    vars(cupy).update(ndarray=Memory, matmul=np.matmul, add=np.add, cuda=mock.MagicMock())
+    vars(cupy).update(ndarray=Memory, matmul=np.matmul, add=np.add, ascontiguousarray=np.ascontiguousarray,
+                      cuda=mock.MagicMock())
     from ...ops import cuda
 
     for found in pkgutil.walk_packages(cuda.__path__, f"{cuda.__name__}."):
