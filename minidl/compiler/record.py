@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..core.device import Array, is_array, is_cuda, unwrapped
-from ..core.mode import Listener, mode
+from ..core.device import Array, is_array, is_cuda
+from ..core.mode import Listener, Watched, mode, unwrapped
 from ..core.tensor import Tensor, wrap
 from ..ops.common.primitives import known
 from .graph import backward_ahead
@@ -173,17 +173,17 @@ class Recorder(Listener):
         entry = self.own.get(id(t))
         return entry is not None and entry[0]() is t
 
-    def reads(self, *things: Any, what: str = "", entry: str = "") -> None:
+    def reads(self, *things: object, what: str = "", entry: str = "") -> None:
         """The program depends on things. Of an entry that is restless `changes` notes nothing."""
         for thing in things:
-            if entry:
-                note = self.facts.entry if entry in thing.restless else self.facts.setting
+            if isinstance(thing, dict):
+                note = self.facts.entry if entry in type(thing).restless else self.facts.setting  # type: ignore[attr-defined]  # a group
                 note(thing, entry, dict.__getitem__(thing, entry), what)
             elif isinstance(thing, list):
                 self.facts.container(thing, what)
             elif callable(thing):
                 self.names.follow(thing, type(thing).__name__)
-            else:
+            elif isinstance(thing, Watched):
                 self.facts.watch(thing)
 
     def dynamic(self, read: Callable[[], Any]) -> Dynamic:

@@ -170,19 +170,6 @@ def is_array(value: object) -> TypeGuard[Array]:
     return isinstance(value, np.ndarray) or is_cuda(value)
 
 
-class StandIn:
-    """What a recorded step sees in the place of an array among its arguments, see compiler/reads/arguments.py."""
-
-    __slots__ = ("_array",)
-
-    _array: Array
-
-
-def unwrapped(value: object) -> Any:
-    """The array itself, of a StandIn that an op is given; anything else as it is."""
-    return value._array if issubclass(type(value), StandIn) else value  # type: ignore[attr-defined]  # just seen
-
-
 def is_cuda(array: object) -> TypeGuard[Array]:
     """Whether something is a CuPy array; where there is one, CuPy was imported before."""
     cupy = sys.modules.get("cupy")

@@ -63,7 +63,7 @@ class Listener:
     def refuse(self, what: str, way_out: str = "do it outside the step") -> None:
         """Something is done that no replay could repeat."""
 
-    def reads(self, *things: Any, what: str = "", entry: str = "") -> None:
+    def reads(self, *things: object, what: str = "", entry: str = "") -> None:
         """What follows depends on things: what can be reached from a Module or a function, which is about to be called;
         what a list holds; the attributes of anything else. entry: on this entry of an optimizer's group alone. what: in
         words, of a list or an entry."""
@@ -79,6 +79,18 @@ class Listener:
 
     def gradient(self, leaf: Tensor, how: str) -> None:
         """leaf.grad is about to be looked at ("look"), set ("set"), or added to by a backward pass ("add")."""
+
+
+class StandIn:
+    """What a recorded step sees in the place of an array among its arguments, see compiler/reads/arguments.py."""
+
+    __slots__ = ("_array",)
+    _array: object
+
+
+def unwrapped(value: object) -> Any:
+    """The array itself, of a StandIn that an op is given; anything else as it is."""
+    return value._array if issubclass(type(value), StandIn) else value  # type: ignore[attr-defined]  # just seen
 
 
 class _Mode(threading.local):

@@ -19,7 +19,7 @@ import numpy as np
 
 from . import device as _device
 from .device import Array, DType
-from .mode import Listener, clock, mode
+from .mode import Listener, clock, mode, unwrapped
 
 if TYPE_CHECKING:
     from ..ops.arrays.methods import Methods
@@ -87,7 +87,7 @@ class Tensor(Attached):
     weights: Tensor                        # of a loss that is a weighted mean: how much each label counts in it
 
     def __init__(self, data: object, requires_grad: bool = False, device: str | None = None, dtype: DType = None):
-        data = _device.unwrapped(data)
+        data = unwrapped(data)
         if isinstance(data, Tensor):
             raise TypeError(f"Tensor: data is a Tensor already (shape {data.shape}); use .detach() or .to()")
         if isinstance(data, (list, tuple)) and any(isinstance(item, Tensor) for item in data):

@@ -123,7 +123,7 @@ class RunningMetrics:
         return means_of(self.totals(), count, classes, self.functions)
 
 
-def asked(function: Function, outputs: Any, targets: Any) -> Any:
+def asked(function: Function, outputs: object, targets: object) -> Any:
     """What a loss or metric gives that somebody else wrote: in a compiled step what its code reads counts, as of a
     Module."""
     mode.recorder.reads(function)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...core.device import Array, StandIn
+from ...core.device import Array
+from ...core.mode import StandIn
 
 HOW = ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "device")     # known of it without a look at its values
 OWN = ("__array_function__", "__array_ufunc__", "__class__", "__dir__", "__getattribute__", "__hash__", "__init__",
@@ -22,6 +23,7 @@ class Argument(StandIn):
     """
 
     __slots__ = ("_read",)
+    _array: Array
 
     def __init__(self, array: Array, read: Callable[[], Any]):
         object.__setattr__(self, "_array", array)

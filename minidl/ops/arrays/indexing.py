@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core import tensor
-from ...core.device import unwrapped
-from ...core.mode import mode
+from ...core.mode import mode, unwrapped
 from ...core.tensor import Tensor
 from ..common.op import op
 from ..common.primitives import Array, Index
