@@ -3,12 +3,13 @@
 `what` is a function (k, *given) of a backend's primitives, or the name of one. Of what is given, arrays go to the
 backend; all else stays. Each call runs twice and must give the same bits, shapes and dtypes.
 
-on: "cpu" or "cuda", which is emulated where an emulator runs. "compiled": `what` is a step, and its program, fused and
-optimised, is replayed on the device where the Tensors lie.
+on: "cpu" or "cuda", which is emulated where an emulator runs.
 
 against: "cpu", the same call on NumPy arrays; "float64", that of the values in float64; "pattern", what the lines give
-that a fused primitive stands for (ops/common/fused.py), on the same backend; "plain", of a step, its program as it was
-recorded; or a formula, a function of the arrays.
+that a fused primitive stands for (ops/common/fused.py), on the same backend; or a formula, a function of the arrays.
+
+`step_agrees` is the same of a step: its program, fused and optimised, replayed on the device where the Tensors lie, and
+the program as it was recorded.
 """
 
 from __future__ import annotations
