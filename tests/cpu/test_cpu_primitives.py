@@ -17,6 +17,7 @@ from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.cpu import conv, parallel
 from minidl.ops.cpu.layers import attention
 from minidl.ops.cpu.reduce import along
+from minidl.ops.layers.norm import group_geometry
 
 Array = np.ndarray
 # Their names in the package are the functions'.
@@ -684,6 +685,53 @@ def test_a_maximum_is_never_in_the_border() -> None:
     np.testing.assert_array_equal(y, x)
     np.testing.assert_array_equal(k.max_pool2d_grad_x(np.arange(1.0, 5).reshape(1, 1, 2, 2), index, g)[0, 0],
                                   [[1, 2], [3, 4]])
+
+
+@pytest.mark.parametrize(("shape", "size"), [
+    ((3, 2, 16, 16), 16), ((2, 1, 16, 8), (16, 8)), ((1, 2, 64, 1), (64, 1)), ((2, 2, 3, 192), (3, 64)),
+    ((2, 1, 16, 32), (8, 8)), ((2, 2, 64, 3), (64, 1))])
+def test_large_windows_that_tile_an_image_are_its_parts(shape: tuple[int, ...], size: Any) -> None:
+    """Of one column of windows and of several; an infinity stays in its own."""
+    x, g = np.random.default_rng(0).standard_normal(shape), pool_geometry("avg_pool2d", shape, size, None, 0)
+    x[0, 0, 0, 0] = np.inf
+    parts = x.reshape(g.n, g.c, g.oh, g.kh, g.ow, g.kw)
+    close(k.avg_pool2d(x, g), parts.mean((3, 5)))
+    gy = np.random.default_rng(1).standard_normal((g.n, g.c, g.oh, g.ow))
+    want = np.broadcast_to(gy[:, :, :, None, :, None] / (g.kh * g.kw), parts.shape)
+    close(k.avg_pool2d_grad_x(gy, g), want.reshape(shape))
+
+
+# ---------------------------------------------------------------- order, norms, moments
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize(("shape", "axis", "first"), [
+    ((4, 2000), 1, 7), ((3000, 3), 0, 1), ((2, 1000, 3), 1, 250), ((5000,), 0, 40), ((4, 2000), 1, 1999)])
+def test_the_first_of_long_lines_are_those_of_a_whole_sort(shape: tuple[int, ...], axis: int, first: int,
+                                                           descending: bool) -> None:
+    """Equal values, zeros of both signs among them, in their order; beside infinities, and where NaN is the largest."""
+    rng = np.random.default_rng(0)
+    few = rng.choice(np.array([-np.inf, -1, -0.0, 0.0, 1, np.inf], np.float32), shape)
+    with_nan = few.copy()
+    with_nan.reshape(-1)[::7] = np.nan
+    for x in (few, with_nan, rng.standard_normal(shape), rng.integers(0, 9, shape)):
+        np.testing.assert_array_equal(k.argsort(x, axis, descending, first), choice.argsort(x, axis, descending, first))
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-30, 1e-19, 1.0, 1e19, 1e30, np.inf, np.nan])
+@pytest.mark.parametrize("axis", [(1,), (0,), (0, 1)])
+@pytest.mark.filterwarnings("error")
+def test_a_norm_is_right_for_all_sizes_of_numbers(axis: tuple[int, ...], value: float) -> None:
+    """Whose squares overflow or vanish in float32, without a word about that."""
+    x = np.full((3, 1300), value, np.float32)
+    want = np.sqrt(np.sum(x.astype(float) ** 2, axis=axis))
+    np.testing.assert_allclose(k.norm(x, axis, False), want, rtol=1e-5)
+
+
+def test_moments_of_sets_of_one_value_are_in_memory_of_their_own() -> None:
+    x = np.random.default_rng(0).standard_normal((5, 3, 1))
+    y, mean, _ = k.normalize(x, None, None, 1e-5, group_geometry(x.shape, 3, None, None))
+    np.testing.assert_array_equal(mean, x[..., 0])
+    assert not np.shares_memory(mean, x)
+    assert not y.any()
 
 
 # ---------------------------------------------------------------- attention

@@ -842,3 +842,10 @@ def test_falling_order_of_nans_and_its_gradient_compiled() -> None:
         for _ in range(3):
             assert run().tolist() == [0, 2]
             assert grad(x) == [10, 0, 10, 0]
+
+
+def test_a_square_has_the_dtype_that_pytorchs_has() -> None:
+    for values, dtype in (([True, False], np.int64), (np.array([3], np.int8), np.int8), ([0.5], np.float32)):
+        y = Tensor(values).square()
+        assert y.dtype == dtype
+        np.testing.assert_array_equal(y.numpy(), np.square(np.array(values, dtype)))

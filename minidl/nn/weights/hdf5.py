@@ -186,7 +186,6 @@ def _get(owner: h5py.Group, name: str) -> str | int | None:
     return None
 
 
-
 def _links(group: h5py.Group, most: int) -> list[bytes]:
     """The names in a group, as many as matter."""
     import h5py
@@ -203,7 +202,6 @@ def _links(group: h5py.Group, most: int) -> list[bytes]:
 
 def _part(link: bytes) -> str:
     return part(link.decode("utf-8", "backslashreplace"))
-
 
 
 def _type_name(kind: h5py.h5t.TypeID) -> str:

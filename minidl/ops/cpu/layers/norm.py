@@ -55,7 +55,7 @@ def _moments(x: Array, g: NormGeometry) -> tuple[Array, Array]:
         squares[i:j] = np.maximum(dots(d, d) - g.inner * off * off, 0)
 
     if g.inner == 1:
-        mean = images[..., 0]
+        mean[...] = images[..., 0]
     else:
         parallel_for(g.n, _chunk(x, g), of_images)
     if not g.across:

@@ -19,11 +19,11 @@ SAFE = {"f": (1e-20, 1e38), "d": (1e-280, 1e307)}
 def _squares(x: Array, axis: tuple[int, ...]) -> Array:
     """Their sum over the axes, which stay with size 1."""
     rows = x.ndim - len(axis)
-    if x.flags.c_contiguous and axis == tuple(range(rows, x.ndim)):
+    with np.errstate(over="ignore"):       # what is too large is looked at by whoever asks
+        if not (x.flags.c_contiguous and axis == tuple(range(rows, x.ndim))):
+            return sum(x * x, axis, True)
         flat = x.reshape((*x.shape[:rows], math.prod(x.shape[rows:])))
         return np.reshape(dots(flat, flat), x.shape[:rows] + (1,) * len(axis))
-    with np.errstate(over="ignore"):
-        return sum(x * x, axis, True)
 
 
 def _root_of_squares(x: Array, axis: tuple[int, ...]) -> Array:
