@@ -142,7 +142,7 @@ class OfOp(Module):
 
 
 class _Pool2d(OfOp):
-    """What both poolings share: window, which their ops call size, stride (the window's size by default) and padding."""
+    """What both poolings share: a window, which their ops call size, stride (by default as large) and padding."""
 
     def __init__(self, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0):
         super().__init__()
