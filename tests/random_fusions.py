@@ -1,6 +1,6 @@
 """Random nets of what a generated kernel, a fused call or a form in NHWC can take: compiled beside eager, on a GPU.
 
-    python tests/random_fusions.py --nets 2000 --processes 16 [--precision bf16] [--device cpu]
+    python tests/random_fusions.py --nets 2000 --processes 16 [--precision bf16] [--seconds 500]
     python tests/random_fusions.py --nets 500 --first 1500 ...               # the last quarter of them, on a fourth GPU
     python tests/random_fusions.py --faults --nets 60 --processes 16         # which planted faults are found
 
@@ -32,6 +32,7 @@ if __name__ == "__main__":                 # the package beside this folder, not
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+from random_nets import timed
 
 import minidl
 from minidl import Tensor, nn, ops, optim
@@ -479,6 +480,7 @@ def main() -> int:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--precision", choices=list(ROUNDING), action="append", help="several: each net in each (all)")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="end after so long")
     parser.add_argument("--net", type=int, help="run and print this one alone")
     parser.add_argument("--faults", action="store_true", help="which planted faults so many nets find")
     given = parser.parse_args()
@@ -486,16 +488,18 @@ def main() -> int:
     numbers = range(given.first, given.first + given.nets) if given.net is None else range(given.net, given.net + 1)
     if given.faults:
         with context.Pool(given.processes, maxtasksperchild=1) as pool:
-            found = dict(pool.imap_unordered(find, [(name, numbers, given.device) for name in FAULTS], 1))
+            tries = pool.imap_unordered(find, [(name, numbers, given.device) for name in FAULTS], 1)
+            found = dict(timed(tries, len(FAULTS), given.seconds))
         for name in FAULTS:
-            print(f"{name:28} {found[name] or 'NOT FOUND'}")
-        print(f"{sum(map(bool, found.values()))} of {len(FAULTS)} planted faults are found by {len(numbers)} nets")
+            print(f"{name:28} {found.get(name, 'not tried') or 'NOT FOUND'}")
+        print(f"{sum(map(bool, found.values()))} of {len(found)} planted faults are found by {len(numbers)} nets")
         return 0
     tasks = [(number, given.device, precision) for number in numbers for precision in given.precision or ROUNDING]
     shares: dict[str, list[float]] = {}
     calls: dict[str, int] = {}
     with context.Pool(min(given.processes, len(tasks))) as pool:
-        for number, precision, share, where, names in pool.imap_unordered(tried, tasks, 4):
+        for number, precision, share, where, names in timed(pool.imap_unordered(tried, tasks, 4), len(tasks),
+                                                         given.seconds):
             shares.setdefault(precision, []).append(share)
             for name in names:
                 calls[name] = calls.get(name, 0) + 1

@@ -21,7 +21,7 @@ import multiprocessing
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -438,6 +438,19 @@ def tried(device: str, number: int) -> tuple[int, list[tuple[float, str]]]:
     return number, found
 
 
+def timed(found: Iterable[Any], count: int, seconds: float = math.inf) -> Iterator[Any]:
+    """What a run of so many finds, until its seconds are over, with a line every ten seconds or so."""
+    start, last = time.perf_counter(), 0.0
+    for i, each in enumerate(found, 1):
+        yield each
+        now = time.perf_counter() - start
+        if now > seconds:
+            return
+        if now - last >= REPORT:
+            last = now
+            print(f"{i} of {count}, {now:.0f} s", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nets", type=int, default=500)
@@ -446,23 +459,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=math.inf, help="end after so long")
     parser.add_argument("--processes", type=int, default=1)
     given = parser.parse_args()
-    shares, wrong, start, last = [], 0, time.perf_counter(), 0.0
+    shares, wrong, start = [], 0, time.perf_counter()
     numbers = range(given.nets) if given.net is None else [given.net]
     with contextlib.ExitStack() as stack:
         run: Callable[..., Iterable[tuple[int, list[tuple[float, str]]]]] = map
         if given.processes > 1:
             run = stack.enter_context(multiprocessing.get_context("spawn").Pool(given.processes)).imap_unordered
-        for number, found in run(functools.partial(tried, given.device), numbers):
+        for number, found in timed(run(functools.partial(tried, given.device), numbers), given.nets, given.seconds):
             shares.append(max(found)[0])
             if shares[-1] > 1 or given.net is not None:
                 wrong += shares[-1] > 1
                 print(f"{net(number)}\n# plain {found[0]}, compiled {found[1]}", flush=True)
-            now = time.perf_counter() - start
-            if now > given.seconds:
-                break
-            if now - last >= REPORT:
-                last = now
-                print(f"{len(shares)} of {given.nets} nets, {now:.0f} s, {wrong} beyond their limit", flush=True)
     print(f"{len(shares)} nets in {time.perf_counter() - start:.0f} s, {wrong} beyond their limit; shares of it: "
           f"median {np.median(shares):.2g}, 99 of 100 {np.quantile(shares, 0.99):.2g}, largest {max(shares):.2g}")
     return 1 if wrong else 0
