@@ -240,8 +240,8 @@ def compare(net: Net, device: str, precision: str) -> tuple[float, str, list[str
         moved = {at: max(gap, moved[at]) for at, gap in gaps(eager, changed).items()}
         if seed < CHANGES[0]:
             continue
-        worst = max((gap / limit(eager[at[0]], at[1], moved[at], rounding), f"step {at[0]}: {at[1]}")
-                    for at, gap in shares.items())
+        worst = max((0.0 if moved[at] == math.inf else gap / limit(eager[at[0]], at[1], moved[at], rounding),
+                     f"step {at[0]}: {at[1]}") for at, gap in shares.items())
         if not 1 < worst[0] < math.inf:
             break
     return *worst, sorted({each.name for each in call.program.calls}) if call.program else []
