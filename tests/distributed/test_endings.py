@@ -21,7 +21,7 @@ from tiers import tiered
 from minidl.distributed import witness
 from minidl.nn.weights.files import opened
 from minidl.training import read_config, read_metrics
-from minidl.training.checkpoint import KIND
+from minidl.training.checkpoint import KIND, NAMES
 
 pytestmark = [needs_mpi, pytest.mark.slow]  # real processes, which start and train before they come to their end
 HANG = 300.0                               # seconds: more is a deadlock, also where other processes have the cores
@@ -89,8 +89,10 @@ class Run:
         return [line for line in errors.splitlines() if line.startswith("endings.py: ")]
 
     def intact(self) -> None:
-        """The last checkpoint can be read, and the metrics of the epochs before."""
-        with opened(KIND, self.folder / "checkpoint.h5", 1000) as file:
+        """The last checkpoint can be read, and the metrics of the epochs before. A rank that was killed while it put
+        the newest in its place leaves the one before it."""
+        newest = next(path for name in NAMES if (path := self.folder / name).exists())
+        with opened(KIND, newest, 1000) as file:
             assert file.attribute("format") == KIND.format
         assert read_metrics(self.folder)
 
