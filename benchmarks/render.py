@@ -242,7 +242,6 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "conv entries": convolutions(lambda result: list(conv_report.shape_tables(result))),
     "ladder": convolutions(ladder),
     "ladder slower": convolutions(conv_report.slower_table),
-    "ladder wgmma": convolutions(ladder, "conv_cuda_wgmma"),
 }
 
 
