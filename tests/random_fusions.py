@@ -24,6 +24,7 @@ import math
 import multiprocessing
 import random
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -457,18 +458,20 @@ def plant(name: str) -> str:
     return precision
 
 
-def find(task: tuple[str, range, str]) -> tuple[str, str]:
-    """(fault, the first net that finds it, or "")"""
-    name, numbers, device = task
+def find(task: tuple[str, range, str, float]) -> tuple[str, str, int]:
+    """(fault, the first net that finds it, or "", nets tried, until a time)"""
+    name, numbers, device, until = task
     precision = plant(name)
-    for number in numbers:
+    for tried, number in enumerate(numbers):
+        if time.time() > until:
+            return name, "", tried
         share, where, _ = compare(net(number), device, precision)
         if share > 1:
-            return name, f"net {number}, {where}: {share:.3g} of its limit"
-    return name, ""
+            return name, f"net {number}, {where}: {share:.3g} of its limit", tried + 1
+    return name, "", len(numbers)
 
 
-def tried(task: tuple[int, str, str]) -> tuple[int, str, float, str, list[str]]:
+def differs(task: tuple[int, str, str]) -> tuple[int, str, float, str, list[str]]:
     number, device, precision = task
     return number, precision, *compare(net(number), device, precision)
 
@@ -488,17 +491,18 @@ def main() -> int:
     numbers = range(given.first, given.first + given.nets) if given.net is None else range(given.net, given.net + 1)
     if given.faults:
         with context.Pool(given.processes, maxtasksperchild=1) as pool:
-            tries = pool.imap_unordered(find, [(name, numbers, given.device) for name in FAULTS], 1)
-            found = dict(timed(tries, len(FAULTS), given.seconds))
-        for name in FAULTS:
-            print(f"{name:28} {found.get(name, 'not tried') or 'NOT FOUND'}")
-        print(f"{sum(map(bool, found.values()))} of {len(found)} planted faults are found by {len(numbers)} nets")
+            until, found, left = time.time() + given.seconds, 0, 0
+            for name, where, tried in pool.imap_unordered(find, [(name, numbers, given.device, until)
+                                                                 for name in FAULTS], 1):
+                print(f"{name:28} {where or f'NOT FOUND by {tried} nets'}", flush=True)
+                found, left = found + bool(where), left + (not where and tried < len(numbers))
+        print(f"{found} of {len(FAULTS)} planted faults are found by {len(numbers)} nets; {left} were given up before")
         return 0
     tasks = [(number, given.device, precision) for number in numbers for precision in given.precision or ROUNDING]
     shares: dict[str, list[float]] = {}
     calls: dict[str, int] = {}
     with context.Pool(min(given.processes, len(tasks))) as pool:
-        for number, precision, share, where, names in timed(pool.imap_unordered(tried, tasks, 4), len(tasks),
+        for number, precision, share, where, names in timed(pool.imap_unordered(differs, tasks, 4), len(tasks),
                                                          given.seconds):
             shares.setdefault(precision, []).append(share)
             for name in names:
