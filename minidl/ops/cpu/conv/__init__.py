@@ -57,11 +57,11 @@ def conv2d_grad_w(gy: Array, x: Array, g: ConvGeometry) -> Array:
 
 def conv2d_grad_b(gy: Array) -> Array:
     n, m, oh, ow = gy.shape
-    sums, maps, ones = np.empty((n, m), gy.dtype), gy.reshape(n, m, oh * ow), np.ones(oh * ow, gy.dtype)
+    sums, maps = np.empty((n, m), gy.dtype), gy.reshape(n, m, oh * ow)
     nb = images_per_chunk(m * oh * ow * gy.itemsize, MIN_READ_BYTES)
 
     def work(i: int, j: int) -> None:
-        sums[i:j] = dots(maps[i:j], ones)
+        sums[i:j] = dots(maps[i:j])
 
     parallel_for(n, nb, work)
     return sum(sums, (0,))
