@@ -307,9 +307,10 @@ def test_an_activation_keeps_the_order_of_its_input_in_memory(act: str, shape: t
 @pytest.mark.parametrize("turn", [(0, 1, 2), (2, 1, 0), (0, 2, 1)], ids=str)
 def test_a_copy_by_columns_is_numpys(turn: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "CHUNK_BYTES", 1 << 8)
-    x = np.arange(6 * 70.0 * 90).reshape(6, 70, 90).transpose(turn)
-    np.testing.assert_array_equal(parallel._straight(x), x)
-    assert parallel._straight(x).flags.c_contiguous
+    for shape in ((6, 70, 90), (2, 40, 512)):          # numbers 4 KiB apart
+        x = np.arange(float(np.prod(shape))).reshape(shape).transpose(turn)
+        np.testing.assert_array_equal(parallel.straight(x), x)
+        assert parallel.straight(x).flags.c_contiguous
 
 
 @pytest.mark.parametrize("shape", [(4,), (70, 80), (300, 1000)], ids=str)
@@ -370,7 +371,7 @@ def test_rows_in_several_chunks_are_those_of_one(name: str, shape: tuple[int, ..
     asked = Asked(monkeypatch, sys.modules["minidl.ops.cpu.layers.activation"], "parallel_for")
     got = getattr(k, name)(*given, len(shape) - 1)
     assert len(asked.calls) == 1
-    monkeypatch.setattr("minidl.ops.cpu.layers.activation.TEMPORARY_BYTES", 1 << 40)
+    monkeypatch.setattr("minidl.ops.cpu.layers.activation.CHUNK_BYTES", 1 << 40)
     np.testing.assert_allclose(got, getattr(k, name)(*given, len(shape) - 1), rtol=1e-13)
     assert len(asked.calls) == 1
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..common import choice
@@ -9,7 +11,7 @@ from ..common.curves import choose
 from ..common.primitives import Array, Flag
 from .parallel import TEMPORARY_BYTES, elementwise, empty, images_per_chunk, parallel_for
 
-__all__ = ["argsort", "clip", "clip_grad_x", "dropout", "dropout_grad_x", "maximum", "minimum", "pow", "rsqrt",
+__all__ = ["argsort", "clip", "clip_grad_x", "copy", "dropout", "dropout_grad_x", "maximum", "minimum", "pow", "rsqrt",
            "rsqrt_grad_x", "where"]
 
 MIN_SIZE = 4096                            # smaller ones are in a cache, and one call of NumPy is the least
@@ -51,6 +53,25 @@ def clip(x: Array, low: float | None, high: float | None, out: Array | None = No
 def clip_grad_x(gy: Array, x: Array, low: float | None, high: float | None) -> Array:
     gx = gy if low is None else where(np.greater_equal(x, low), gy, 0)
     return gx if high is None else where(np.less_equal(x, high), gx, 0)
+
+
+def copy(x: Array) -> Array:
+    """In the order in which x lies in memory; what repeats its elements, in C order: they would lie side by side.
+
+    Few that repeat along the first axes are copied once, and then copied from twice as much each time."""
+    if 0 not in x.strides:
+        return np.copy(x)
+    lead = next((axis for axis, stride in enumerate(x.strides) if stride), 0)
+    width = math.prod(x.shape[lead:])
+    if lead == 0 or x.size == 0 or width >= MIN_SIZE:
+        return np.copy(x, order="C")
+    y = np.empty(x.shape, x.dtype)
+    parts, done = y.reshape(math.prod(x.shape[:lead]), width), 1
+    parts[:1] = x[(slice(1),) * lead].reshape(-1, width)
+    while done < len(parts):
+        parts[done:2 * done] = parts[:len(parts) - done][:done]
+        done *= 2
+    return y
 
 
 def rsqrt(x: Array) -> Array:

@@ -243,17 +243,18 @@ def elementwise(work: Callable[..., None], *arrays: np.ndarray, chunk: int = TEM
     if y.nbytes <= chunk:
         work(y, *arrays)
         return y
-    flat = [a.reshape(-1) for a in (y, *map(_straight, arrays))]
+    flat = [a.reshape(-1) for a in (y, *map(straight, arrays))]
     parallel_for(y.size, chunk // y.itemsize, lambda i, j: work(*[a[i:j] for a in flat]))
     return y
 
 
-def _straight(x: np.ndarray) -> np.ndarray:
+def straight(x: np.ndarray) -> np.ndarray:
     """np.ascontiguousarray, some columns at a time: what lies 4 KiB apart in memory shares a few lines of a cache."""
     if x.flags.c_contiguous:
         return x
-    y = empty(x.shape, x.dtype)
-    columns = x.shape[-1] if abs(x.strides[-1]) < ALIGNMENT else max(64, (CHUNK_BYTES >> 4) * x.shape[-1] // x.nbytes)
+    y, apart = empty(x.shape, x.dtype), abs(x.strides[-1])
+    fewest = 64 if apart % (1 << 12) else ALIGNMENT // x.itemsize
+    columns = x.shape[-1] if apart < ALIGNMENT else max(fewest, (CHUNK_BYTES >> 4) * x.shape[-1] // x.nbytes)
     for i in range(0, x.shape[-1], columns):
         y[..., i:i + columns] = x[..., i:i + columns]
     return y

@@ -8,8 +8,9 @@ import numpy as np
 
 from ...common import curves
 from ...common.primitives import ALL, Array, of_activations
-from ..parallel import CHUNK_BYTES, TEMPORARY_BYTES, elementwise, empty, parallel_for, scratch
+from ..parallel import CHUNK_BYTES, TEMPORARY_BYTES, elementwise, empty, parallel_for, scratch, straight
 from ..reduce import max, sum
+from ..reduce.along import dots
 
 curves.scratch = scratch
 CHUNKS = {**dict.fromkeys(("relu", "sigmoid", "tanh"), CHUNK_BYTES),       # which need no arrays on the way
@@ -31,8 +32,8 @@ def _softmax(y: Array, x: Array, axis: int) -> None:
 
 def _softmax_grad(gx: Array, gy: Array, y: Array, axis: int) -> None:
     """y * (gy - sum of gy * y)"""
-    np.multiply(gy, y, out=gx)
-    np.subtract(gy, sum(gx, (axis,), True), out=gx)
+    total = dots(gy, y)[..., None] if axis == y.ndim - 1 else sum(np.multiply(gy, y, out=gx), (axis,), True)
+    np.subtract(gy, total, out=gx)
     gx *= y
 
 
@@ -51,11 +52,11 @@ def _log_softmax_grad(gx: Array, gy: Array, y: Array, axis: int) -> None:
 def _by_rows(work: Callable[..., None], axis: int, *arrays: Array) -> Array:
     """An array that work(y, *arrays, axis) fills: along the last axis in chunks of rows, along another at once."""
     y, length = empty(arrays[0].shape, arrays[0].dtype), arrays[0].shape[axis]
-    if y.size and (axis != y.ndim - 1 or y.nbytes <= TEMPORARY_BYTES):
+    if y.size and (axis != y.ndim - 1 or y.nbytes <= CHUNK_BYTES):
         work(y, *arrays, axis)
     elif y.size:
-        rows = [a.reshape(-1, length) for a in (y, *arrays)]
-        parallel_for(len(rows[0]), -(-TEMPORARY_BYTES // (length * y.itemsize)),
+        rows = [a.reshape(-1, length) for a in (y, *map(straight, arrays))]
+        parallel_for(len(rows[0]), -(-CHUNK_BYTES // (length * y.itemsize)),
                      lambda i, j: work(*(a[i:j] for a in rows), 1))
     return y
 
