@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from typing import Any
 
@@ -15,9 +16,9 @@ from minidl.ops.common import choice, primitives, shared
 from minidl.ops.common.conv.parts import as_one
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.cpu import conv, parallel
-from minidl.ops.cpu.layers import attention
+from minidl.ops.cpu.layers import attention, norm
 from minidl.ops.cpu.reduce import along
-from minidl.ops.layers.norm import group_geometry
+from minidl.ops.layers.norm import batch_geometry, group_geometry, layer_geometry
 
 Array = np.ndarray
 # Their names in the package are the functions'.
@@ -753,3 +754,57 @@ def test_attention_in_chunks_is_attention(budget: int, masked: str, monkeypatch:
     close(sums, np.broadcast_to(want_sums, sums.shape))
     for each, expected in zip(got, want, strict=True):
         close(each, expected)
+FAMILIES: list[tuple[str, Any]] = [
+    ("batch", lambda shape: (batch_geometry(shape, None, None, None, None, True), (0, *range(2, len(shape))))),
+    ("layer", lambda shape: (layer_geometry(shape, shape[1:], None, None), tuple(range(1, len(shape))))),
+    ("instance", lambda shape: (group_geometry(shape, shape[1], None, None), tuple(range(2, len(shape)))))]
+
+
+@pytest.mark.parametrize("shape", [(7, 3, 5, 2), (9, 6), (1, 4, 6), (8, 2, 40), (33, 5, 1)], ids=str)
+@pytest.mark.parametrize(("family", "of"), FAMILIES, ids=[name for name, _ in FAMILIES])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_normalisation_near_and_far_from_zero(shape: tuple[int, ...], family: str, of: Any, weighted: bool,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the formula, in several chunks, whatever the mean of a set and of its neighbours; in any order in memory."""
+    g, axes = of(shape)
+    if math.prod(shape[a] for a in axes) == 1:
+        return
+    for constant, value in (("_chunk", lambda x, g: 3), ("WIDE", 20), ("MAX_ROWS", 2)):
+        monkeypatch.setattr(norm, constant, value)
+    rng = np.random.default_rng(1)
+    gy, kept = rng.standard_normal(shape), [1 if a in axes else n for a, n in enumerate(shape)]
+    x = rng.standard_normal(shape) + rng.choice([0, 1, -30, 1e4], kept)
+    w, b = rng.standard_normal((2, *g.affine))
+    weights = [each.reshape((1, *shape[1:]) if family == "layer" else (1, -1, *[1] * (len(shape) - 2)))
+               for each in ((w, b) if weighted else (np.ones_like(w), np.zeros_like(w)))]
+    w, b = (w, b) if weighted else (None, None)
+    mean, var = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+    rstd = 1 / np.sqrt(var + 1e-5)
+    z, gz = (x - mean) * rstd, gy * weights[0]
+    gx = rstd * (gz - gz.mean(axes, keepdims=True) - z * (gz * z).mean(axes, keepdims=True))
+    rest = 0 if family == "layer" else (0, *range(2, len(shape)))
+    sums = [np.sum(each, rest) for each in (gy * z, gy)]
+    for turned in (x, np.asfortranarray(x)):
+        y, got_mean, got_rstd = k.normalize(turned, w, b, 1e-5, g)
+        back = gy, turned, w, got_mean, got_rstd, g
+        found = [y, got_mean.reshape(kept), got_rstd.reshape(kept), *k.normalize_grad(*back), k.normalize_grad_x(*back)]
+        for got, want in zip(found, [z * weights[0] + weights[1], mean, rstd, gx, *sums, gx], strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-9)
+        if family == "batch":
+            given = got_mean, var.reshape(-1)
+            close(k.normalize_by(turned, *given, w, b, 1e-5, g), y)
+            for got, want in zip(k.normalize_by_grad(gy, turned, *given, w, 1e-5, g), [gz * rstd, *sums], strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [1e3, 1e20])
+def test_sets_of_equal_values_have_no_variance(value: float) -> None:
+    """Whatever their square is, without a word about that."""
+    x = np.full((4, 8, 30), value, np.float32)
+    for g in (batch_geometry(x.shape, None, None, None, None, True), layer_geometry(x.shape, (8, 30), None, None),
+              group_geometry(x.shape, 2, None, None)):
+        y, _, _ = k.normalize(x, None, None, 1e-5, g)
+        assert not y.any()
+
+

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from ...common.geometry.sets import NormGeometry
 from ...common.primitives import Array
-from ..parallel import empty, images_per_chunk, parallel_for, scratch
+from ..parallel import empty, images_per_chunk, parallel_for, scratch, straight
 from ..reduce import sum
 from ..reduce.along import dots
 
@@ -14,50 +17,81 @@ __all__ = ["batch_norm", "normalize", "normalize_by", "normalize_by_grad", "norm
            "normalize_grad_x"]
 
 MAX_BESIDE = 1 << 16                       # numbers
+WIDE = 1 << 13                             # of a loop: one costs as much as 100 elements and more
+MAX_ROWS = 1 << 7                          # that a product of matrices adds up
+LARGE = 1e15                               # a mean whose square float32 may not hold
+FAR = 2.0                                  # deviations: beyond, a sum of squares less that of the mean loses digits
+
+Beside = Callable[[np.ufunc, Array, int, Array], Any]
 
 
 def _chunk(x: Array, g: NormGeometry) -> int:
     return images_per_chunk(x.nbytes // max(1, g.n))
 
 
-def _beside(each: Array, g: NormGeometry) -> Array:
-    """What there is once per set as (n, groups, inner or 1), beside the values.
+def _beside(each: Array, g: NormGeometry) -> Beside:
+    """f(x, each, out=y) of some images from the i-th on; each (groups,) across images, else (n, groups or channels)."""
+    if g.across and g.groups * g.inner <= MAX_BESIDE:
+        return _by_row(np.repeat(each, g.inner), g.n)
+    columns = (np.broadcast_to(each, (g.n, g.groups)) if g.across else each)[..., None]
 
-    One number for many values takes NumPy's loops twice as long as a number each, so channels get those.
+    def by_column(f: np.ufunc, x: Array, i: int, y: Array) -> None:
+        lines = len(x), columns.shape[1], -1
+        f(x.reshape(lines), columns[i:i + len(x)], out=y.reshape(lines))
+    return by_column
+
+
+def _by_row(row: Array, n: int) -> Beside:
+    """f(x, row, out=y) of some images. One number for many values takes NumPy's loops twice as long as a number each,
+    and short loops several times: so each value has its number, for several images where they are small."""
+    rows = np.empty((max(1, min(n, WIDE // row.size)), row.size), row.dtype)
+    rows[...] = row
+
+    def by_row(f: np.ufunc, x: Array, i: int, y: Array) -> None:
+        x, y, lines = x.reshape(-1, row.size), y.reshape(-1, row.size), (-1, *rows.shape)
+        whole = len(x) // len(rows) * len(rows)
+        f(x[:whole].reshape(lines), rows, out=y[:whole].reshape(lines))
+        if whole < len(x):
+            f(x[whole:], rows[:len(x) - whole], out=y[whole:])
+    return by_row
+
+
+def _columns(x: Array, y: Array | None = None) -> Array:
+    """The sum of x * y, or of x, over the images."""
+    return sum(x if y is None else x * y, (0,))
+
+
+def _of_sets(x: Array, count: int, add: Callable[..., Array], axis: int) -> tuple[Array, Array]:
+    """The mean of sets of so many values along an axis, over which `add` sums, and the sum of squared differences.
+
+    A sum of squares less that of the mean loses digits where the mean is large. There differences from it are added up,
+    and what these sum up to: near 1e6 a mean of float32 is off by more than its terms may differ.
     """
-    each = np.repeat(each[:, None], g.inner, 1) if g.across and each.size * g.inner <= MAX_BESIDE else each[..., None]
-    return np.broadcast_to(each, (g.n, *each.shape[-2:]))
-
-
-def _affine(y: Array, w: Array | None, b: Array | None, g: NormGeometry) -> None:
-    """y * w + b in place, by channels."""
-    channels = y.reshape(-1, g.channels, g.spread)
-    if w is not None:
-        channels *= w.reshape(g.channels, 1)
-    if b is not None:
-        channels += b.reshape(g.channels, 1)
+    mean = add(x) / count
+    if (np.abs(mean) >= LARGE).any():
+        squares, far = mean, np.ones_like(mean, np.bool_)
+    else:
+        squares = add(x, x) - count * mean * mean
+        far = ~(count * mean * mean <= FAR ** 2 * squares)
+    if far.any():
+        d = np.subtract(x, np.expand_dims(mean, axis), out=scratch("norm", x.shape, x.dtype))
+        off = add(d) / count
+        squares = np.where(far, np.maximum(add(d, d) - count * off * off, 0), squares)
+        mean = np.where(far, mean + off, mean)
+    return mean, squares
 
 
 def _moments(x: Array, g: NormGeometry) -> tuple[Array, Array]:
-    """The mean of each set, and the sum of squared differences from it; zeros where there are no values.
-
-    Near 1e6 a mean of float32 is off by more than its terms may differ: so their differences from it are added up, too.
-    """
+    """The mean of each set, and the sum of squared differences from it; zeros where there are no values."""
     images = x.reshape(g.n, g.groups, g.inner)
-    mean, squares, ones = *(np.zeros((g.n, g.groups), x.dtype) for _ in range(2)), np.ones(g.inner, x.dtype)
+    if g.across and g.inner == 1 and g.n:
+        return _of_sets(images[..., 0], g.n, _columns, 0)
+    mean, squares = (np.zeros((g.n, g.groups), x.dtype) for _ in range(2))
 
     def of_images(i: int, j: int) -> None:
-        part = images[i:j]
-        near = dots(part, ones) / g.inner
-        d = np.subtract(part, near[..., None], out=scratch("norm", part.shape, x.dtype))
-        off = dots(d, ones) / g.inner
-        mean[i:j] = near + off
-        squares[i:j] = np.maximum(dots(d, d) - g.inner * off * off, 0)
+        mean[i:j], squares[i:j] = _of_sets(images[i:j], g.inner, dots, -1)
 
-    if g.inner == 1:
-        mean[...] = images[..., 0]
-    else:
-        parallel_for(g.n, _chunk(x, g), of_images)
+    parallel_for(g.n, _chunk(x, g), of_images)
     if not g.across:
         return mean, squares
     if g.n == 0:
@@ -73,6 +107,7 @@ def _rstd(var: Array, eps: float) -> Array:
 def normalize(x: Array, w: Array | None, b: Array | None, eps: float,
               g: NormGeometry) -> tuple[Array, Array, Array]:
     """(y, mean, rstd): y = (x - mean) * rstd * w + b, with rstd = 1 / root of (variance + eps), both once per set."""
+    x = straight(x)
     mean, squares = _moments(x, g)
     rstd = _rstd(squares / max(1, g.size), eps)
     return normalized(x, mean, rstd, w, b, g), mean, rstd
@@ -84,6 +119,7 @@ def batch_norm(x: Array, w: Array | None, b: Array | None, running_mean: Array, 
 
     There is no way where there are no values.
     """
+    x = straight(x)
     mean, squares = _moments(x, g)
     rstd = _rstd(squares / max(1, g.size), eps)
     if g.size:
@@ -95,36 +131,78 @@ def batch_norm(x: Array, w: Array | None, b: Array | None, running_mean: Array, 
 def normalize_by(x: Array, mean: Array, var: Array, w: Array | None, b: Array | None, eps: float,
                  g: NormGeometry) -> Array:
     """(x - mean) / root of (var + eps) * w + b, by what is known of each set."""
-    return normalized(x, mean, _rstd(var, eps), w, b, g)
+    return normalized(straight(x), mean, _rstd(var, eps), w, b, g)
 
 
 def normalize_by_grad_x(gy: Array, var: Array, w: Array | None, eps: float, g: NormGeometry) -> Array:
     """gy / root of (var + eps) * w"""
-    return normalize_by(gy, np.zeros_like(var), var, w, None, eps, g)
+    gy, gx, rstd = straight(gy), empty(gy.shape, gy.dtype), _rstd(var, eps)
+    gys, gxs = (each.reshape(g.n, g.groups, g.inner) for each in (gy, gx))
+    scale = _beside(rstd if w is None else rstd * w, g)
+    parallel_for(g.n, _chunk(gy, g), lambda i, j: scale(np.multiply, gys[i:j], i, gxs[i:j]))
+    return gx
 
 
 def normalize_by_grad(gy: Array, x: Array, mean: Array, var: Array, w: Array | None, eps: float,
                       g: NormGeometry) -> tuple[Array, Array, Array]:
     """The gradients by x, weight (the sum of gy * z over each channel, z without weight) and bias (the sum of gy)."""
-    z, channels = normalize_by(x, mean, var, None, None, eps, g), (g.n, g.groups, g.inner)
-    gw, gb = (sum(np.reshape(each, channels), (0, 2)) for each in (gy * z, gy))
-    return normalize_by_grad_x(gy, var, w, eps, g), gw, gb
+    rstd = _rstd(var, eps)
+    gy = straight(gy)
+    sums, products = _channel_sums(gy, *_centered(straight(x), mean, rstd, g), rstd, g)
+    return normalize_by_grad_x(gy, var, w, eps, g), products, sums
+
+
+def _by_channel(each: Array, g: NormGeometry) -> Array:
+    """(n, groups) as (n, channels); of sets across images (groups,) as it is."""
+    return each if g.across or g.channels == g.groups else np.repeat(each, g.channels // g.groups, 1)
+
+
+def _centered(x: Array, mean: Array, rstd: Array, g: NormGeometry) -> tuple[Array, Callable[[int, int], Array]]:
+    """(what is left of the means, d of some images): d is x less its mean where that is far from 0, else x itself."""
+    far, images = np.abs(mean * rstd) > FAR, x.reshape(g.n, g.groups, g.inner)
+    if not far.any():
+        return mean, lambda i, j: images[i:j]
+    center = np.where(far, mean, 0)
+    subtract = _beside(center, g)
+
+    def of_images(i: int, j: int) -> Array:
+        d = scratch("norm", images[i:j].shape, x.dtype)
+        subtract(np.subtract, images[i:j], i, d)
+        return d
+    return mean - center, of_images
+
+
+def _weights_by_value(g: NormGeometry) -> bool:
+    """Whether each value of a row has its own, as in layer_norm. Beside a number for each row that would be as many
+    numbers as x has."""
+    return not g.across and g.groups == g.spread == 1
 
 
 def normalized(x: Array, mean: Array, rstd: Array, w: Array | None, b: Array | None, g: NormGeometry) -> Array:
-    """(x - mean) * rstd * w + b"""
-    y = empty(x.shape, x.dtype)
-    images, normal = x.reshape(g.n, g.groups, g.inner), y.reshape(g.n, g.groups, g.inner)
-    if g.across and w is not None:         # a set has one weight
-        rstd, w = rstd * w, None
-    means, rstds = _beside(mean, g), _beside(rstd, g)
+    """(x - mean) * rstd * w + b, as d * scale + shift"""
+    y, (left, centered) = empty(x.shape, x.dtype), _centered(x, mean, rstd, g)
+    normal = y.reshape(g.n, g.groups, g.inner)
+    if _weights_by_value(g):
+        scale_rows, shift_rows = (np.zeros((g.n, 2), x.dtype) for _ in range(2))
+        scale_rows[:, :1], shift_rows[:, :1], shift_rows[:, 1] = rstd, -left * rstd, 1
+        weights = np.zeros((2, g.inner), x.dtype)
+        weights[0], weights[1] = 1 if w is None else w.reshape(-1), 0 if b is None else b.reshape(-1)
 
-    def of_images(i: int, j: int) -> None:
-        part = np.subtract(images[i:j], means[i:j], out=normal[i:j])
-        part *= rstds[i:j]
-        _affine(part, w, b, g)
+        def of_rows(i: int, j: int) -> None:           # a product of matrices repeats faster than NumPy's loops
+            each = scratch("norm each", (j - i, g.inner), x.dtype)
+            part = np.multiply(centered(i, j)[:, 0], np.matmul(scale_rows[i:j], weights, out=each), out=normal[i:j, 0])
+            part += np.matmul(shift_rows[i:j], weights, out=each)
+    else:
+        scales = _by_channel(rstd, g)
+        scales = scales if w is None else scales * w
+        shifts = _by_channel(left, g) * -scales
+        scale, shift = _beside(scales, g), _beside(shifts if b is None else shifts + b, g)
 
-    parallel_for(g.n, _chunk(x, g), of_images)
+        def of_rows(i: int, j: int) -> None:
+            scale(np.multiply, centered(i, j), i, normal[i:j])
+            shift(np.add, normal[i:j], i, normal[i:j])
+
+    parallel_for(g.n, _chunk(x, g), of_rows)
     return y
 
 
@@ -139,49 +217,93 @@ def normalize_grad(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Arra
     return _gradients(gy, x, w, mean, rstd, g, True)
 
 
-def _gradients(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: NormGeometry,
-               affine: bool) -> tuple[Array, Array, Array]:
-    """affine: whether the gradients by weight and bias are wanted; in their place are sums of sets else."""
-    gx = empty(x.shape, x.dtype)
-    values, gys, gxs = (a.reshape(g.n, g.groups, g.inner) for a in (x, gy, gx))
-    sums, products = np.zeros((g.n, g.groups), x.dtype), np.zeros((g.n, g.groups), x.dtype)     # of gz, and of gz * z
-    means, ones = _beside(mean, g), np.ones(g.inner, x.dtype)
-
-    def gz_of(i: int, j: int) -> Array:
-        if w is None or g.across:
-            return gys[i:j]
-        gz = scratch("norm gz", (j - i, g.groups, g.inner), x.dtype)
-        np.copyto(gz, gys[i:j])
-        _affine(gz, w, None, g)
-        return gz
+def _channel_sums(gy: Array, left: Array, centered: Callable[[int, int], Array], rstd: Array,
+                  g: NormGeometry) -> tuple[Array, Array]:
+    """The sums of gy and of gy * z over each channel: of each image, or across all."""
+    gys, lines = gy.reshape(g.n, g.channels, g.spread), (-1, g.channels, g.spread)
 
     def add_up(i: int, j: int) -> list[Array]:
-        d = np.subtract(values[i:j], means[i:j], out=scratch("norm", (j - i, g.groups, g.inner), x.dtype))
-        gz = gz_of(i, j)
-        sums[i:j], products[i:j] = dots(gz, ones), dots(gz, d)
-        if g.across or not affine:
-            return []
-        d *= rstd[i:j, :, None]
-        d *= gys[i:j]
-        return [sum(each.reshape(-1, g.channels, g.spread), (0, 2)) for each in (d, gys[i:j])]
+        found = [dots(gys[i:j]), dots(gys[i:j], centered(i, j).reshape(lines))]
+        return [sum(each, (0,))[None] for each in found] if g.across else found
 
-    of_channels = parallel_for(g.n, _chunk(x, g), add_up)
+    parts = parallel_for(g.n, _chunk(gy, g), add_up) or [np.zeros((2, 0, g.channels), gy.dtype)]
+    sums, products = parts[0] if len(parts) == 1 else (np.concatenate(each) for each in zip(*parts))
     if g.across:
         sums, products = sum(sums, (0,)), sum(products, (0,))
-    products *= rstd
-    scale = rstd if w is None or not g.across else rstd * w
-    mean_gz, slopes, scales = (_beside(each, g) for each in (
-        sums / max(1, g.size), products / -max(1, g.size) * rstd, scale))
+    products -= _by_channel(left, g) * sums
+    products *= _by_channel(rstd, g)
+    return sums, products
 
-    def apply(i: int, j: int) -> None:
-        part = np.subtract(values[i:j], means[i:j], out=gxs[i:j])
-        part *= slopes[i:j]
-        part += gz_of(i, j)
-        part -= mean_gz[i:j]
-        part *= scales[i:j]
+
+def _gradients(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: NormGeometry,
+               affine: bool) -> tuple[Array, Array, Array]:
+    """affine: whether the gradients by weight and bias are wanted; in their place is anything else."""
+    gy, x = straight(gy), straight(x)
+    if _weights_by_value(g):
+        return _gradients_of_rows(gy, x, w, mean, rstd, g, affine)
+    gx, (left, centered) = empty(x.shape, x.dtype), _centered(x, mean, rstd, g)
+    gys, gxs = gy.reshape(g.n, g.groups, g.inner), gx.reshape(g.n, g.groups, g.inner)
+    sums, products = _channel_sums(gy, left, centered, rstd, g)
+    of_gz, of_gz_z = (each if w is None else each * w for each in (sums, products))
+    if not g.across:
+        of_gz, of_gz_z = (sum(each.reshape(g.n, g.groups, g.channels // g.groups), (2,)) for each in (of_gz, of_gz_z))
+    share = rstd / -max(1, g.size)
+    slopes = of_gz_z * share * rstd
+    shifts = of_gz * share - slopes * left
+    scales = _by_channel(rstd, g) if w is None else _by_channel(rstd, g) * w
+    scale, slope, shift = (_beside(each, g) for each in (scales, slopes, shifts))
+
+    def apply(i: int, j: int) -> None:     # gx = gy * scale + d * slope + shift
+        part, more = gxs[i:j], scratch("norm each", (j - i, g.groups, g.inner), x.dtype)
+        scale(np.multiply, gys[i:j], i, part)
+        slope(np.multiply, centered(i, j), i, more)
+        part += more
+        shift(np.add, part, i, part)
 
     parallel_for(g.n, _chunk(x, g), apply)
-    if g.across or not affine:             # channels are the sets, or nobody asks
-        return gx, products, sums
-    gw, gb = sum(np.array(of_channels, x.dtype).reshape(-1, 2, *g.affine), (0,))
+    return (gx, products, sums) if g.across else (gx, sum(products, (0,)), sum(sums, (0,)))
+
+
+def _gradients_of_rows(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: NormGeometry,
+                       affine: bool) -> tuple[Array, Array, Array]:
+    """The same where each value of a row has a weight: by rows, while they are in the cache."""
+    gx, (left, centered) = empty(x.shape, x.dtype), _centered(x, mean, rstd, g)
+    gys, gxs = gy.reshape(g.n, g.inner), gx.reshape(g.n, g.inner)
+    weigh = None if w is None else _by_row(w.reshape(-1), g.n)
+
+    factors = np.concatenate([-left * rstd, np.ones_like(rstd)], 1)
+
+    def of_rows(i: int, j: int) -> Array:
+        d, part, more = centered(i, j)[:, 0], gxs[i:j], scratch("norm each", (j - i, g.inner), x.dtype)
+        affine_parts = np.zeros((0, g.inner), x.dtype)
+        if affine:                         # the sums over rows of gy * z and of gy
+            np.multiply(gys[i:j], d, out=more)
+            affine_parts = _sums_of_rows(factors[i:j], gys[i:j])
+            affine_parts[0] += _sums_of_rows(rstd[i:j], more)[0]
+        if weigh is None:
+            np.copyto(part, gys[i:j])
+        else:
+            weigh(np.multiply, gys[i:j], i, part)
+        of_gz = dots(part)[:, None]
+        of_gz_z = (dots(part, d)[:, None] - left[i:j] * of_gz) * rstd[i:j]
+        slope = of_gz_z * rstd[i:j] / -g.inner * rstd[i:j]
+        part *= rstd[i:j]
+        part += np.multiply(d, slope, out=more)
+        part += of_gz * rstd[i:j] / -g.inner - slope * left[i:j]
+        return affine_parts
+
+    parts = parallel_for(g.n, _chunk(x, g), of_rows)
+    if not affine:
+        return gx, mean, mean
+    gw, gb = sum(np.array(parts, x.dtype).reshape(-1, 2, *g.affine), (0,))
     return gx, gw, gb
+
+
+def _sums_of_rows(factors: Array, x: Array) -> Array:
+    """(rows, m).T @ x (rows, l), in blocks of rows: one sum of many terms loses digits."""
+    if len(x) == 1:                        # for which matmul has no BLAS
+        return factors.T * x
+    whole = len(x) // MAX_ROWS * MAX_ROWS
+    blocks = factors[:whole].reshape(-1, MAX_ROWS, factors.shape[1]).transpose(0, 2, 1)
+    sums = np.sum(np.matmul(blocks, x[:whole].reshape(-1, MAX_ROWS, x.shape[1])), axis=0)
+    return sums if whole == len(x) else sums + factors[whole:].T @ x[whole:]
