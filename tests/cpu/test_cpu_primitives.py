@@ -562,10 +562,12 @@ def test_sigmoid_far_from_zero() -> None:
 
 # ---------------------------------------------------------------- sums up to each value
 @pytest.mark.parametrize(("shape", "axis"), [
-    ((100_001,), 0), ((3, 70_000), 1), ((70_000, 3), 0), ((300, 4, 50), 1), ((2, 3), 0), ((3, 0), 1), ((0, 3), 1)])
+    ((100_001,), 0), ((3, 70_000), 1), ((70_000, 3), 0), ((300, 4, 50), 1), ((2, 3), 0), ((3, 0), 1), ((0, 3), 1),
+    ((600, 4), 1), ((5, 1000), 1), ((40, 600), 0)])
 def test_sums_by_blocks_are_those_at_once(shape: tuple[int, ...], axis: int) -> None:
     x = np.random.default_rng(9).standard_normal(shape).astype(np.float32)
-    for values in (x, np.flip(x, axis), x.astype(np.float64), (x * 9).astype(np.int32)):
+    holes = np.where(x > 3, np.inf, np.where(x < -3, np.nan, x))
+    for values in (x, np.flip(x, axis), x.astype(np.float64), (x * 9).astype(np.int32), holes, x[..., ::2]):
         got, expected = k.cumsum(values, axis), choice.cumsum(values, axis)
         np.testing.assert_array_equal(got, expected)
         assert got.dtype == expected.dtype
@@ -613,6 +615,7 @@ def test_memory_is_reused_once_nobody_refers_to_it(kept: list[Array]) -> None:
     assert (address(again), again.shape, again.dtype, len(kept)) == (place, (10,), np.float64, 1)
 
 
+    """Also behind infinity and NaN, before which nothing changes."""
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="references are counted by CPython alone")
 def test_large_results_lie_where_earlier_ones_lay() -> None:
     """With the limits as they are: a few megabytes are kept, a few kilobytes are not."""
