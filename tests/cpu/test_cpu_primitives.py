@@ -435,6 +435,24 @@ def test_where_the_cpu_has_a_form_of_its_own_it_computes_the_shared_one(name: st
     assert getattr(k, name) is not getattr(shared, name)
     close(getattr(shared, name)(*arguments), getattr(k, name)(*arguments))
 
+@pytest.mark.parametrize("axis", [(0,), (1,), (0, 2), (0, 1, 2), ()], ids=str)
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_gradients_of_products_and_maxima_are_the_shared_ones(axis: tuple[int, ...], keepdims: bool) -> None:
+    """With zeros, equal values, infinities and NaN among them, in any layout; infinite gradients in their place."""
+    x = np.random.default_rng(4).standard_normal((5, 6, 7))
+    zeros, equal, holes, huge = x.copy(), np.round(x), x.copy(), x * 1e300
+    zeros[1, 2, 3] = zeros[2, 2, 3] = 0
+    holes[1, 2, 3], holes[2, 3, 4] = np.nan, np.inf
+    for each in (x, zeros, equal, holes, huge, x.T, x[:, ::2], np.zeros((5, 0, 7)), x.astype(np.float32)):
+        with np.errstate(all="ignore"):
+            y = np.max(each, axis, keepdims=keepdims, initial=-np.inf)
+            gy = np.where(np.arange(y.size).reshape(y.shape) == 1, np.inf, y + 1).astype(each.dtype)
+            np.testing.assert_array_equal(k.max_grad_x(gy, each, y, axis, keepdims),
+                                          shared.max_grad_x(gy, each, y, axis, keepdims))
+            got, want = (of.prod_grad_x(gy, each, axis, keepdims) for of in (k, choice))
+            np.testing.assert_allclose(got, want, rtol=1e-4 if each.dtype == np.float32 else 1e-12)
+
+
 
 @pytest.mark.parametrize("module", [k, shared], ids=["cpu", "shared"])
 @pytest.mark.parametrize("name", ["sum", "mean", "max"])
@@ -597,6 +615,7 @@ def test_a_row_that_is_taken_often_sums_without_much_rounding() -> None:
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[Array]:
     """No memory kept so far, and arrays worth keeping from one byte on."""
     fresh: list[Array] = []
+    """Also behind infinity and NaN, before which nothing changes."""
     monkeypatch.setattr(parallel, "_kept", fresh)
     monkeypatch.setattr(parallel, "REUSED_BYTES", 1)
     return fresh
@@ -615,7 +634,6 @@ def test_memory_is_reused_once_nobody_refers_to_it(kept: list[Array]) -> None:
     assert (address(again), again.shape, again.dtype, len(kept)) == (place, (10,), np.float64, 1)
 
 
-    """Also behind infinity and NaN, before which nothing changes."""
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="references are counted by CPython alone")
 def test_large_results_lie_where_earlier_ones_lay() -> None:
     """With the limits as they are: a few megabytes are kept, a few kilobytes are not."""

@@ -40,15 +40,19 @@ def pair_loss_grad_target(gy: Array, x: Array, target: Array, loss: str, number:
 
 
 # ---------------------------------------------------------------- of log probabilities
-def _targets(labels: Array, weight: Array | None, ignored: int | None, dtype: np.dtype) -> tuple[Array, Array, Array]:
-    """Of each row its label, or 0 where it is ignored; whether it counts; and its label's weight if it does."""
-    counts = np.ones(labels.shape, dtype) if ignored is None else (labels != ignored).astype(dtype)
+def _targets(labels: Array, weight: Array | None, ignored: int | None,
+             dtype: np.dtype) -> tuple[Array, Array | float, Array | float]:
+    """Of each row its label, or 0 where it is ignored; whether it counts; and its label's weight if it does. 1.0 where
+    that is so of all."""
+    counts: Array | float = 1.0 if ignored is None else (labels != ignored).astype(dtype)
     at = labels if ignored is None else np.where(labels != ignored, labels, 0)
     return at, counts, counts if weight is None else counts * weight[at]
 
 
-def _times(target: Array, x: Array) -> Array:
+def _times(target: Array | float, x: Array) -> Array:
     """target * x, and 0 where the target is, whatever x is there: log probabilities may be infinite."""
+    if isinstance(target, float) and target != 0:
+        return target * x
     return np.where(target == 0, 0, target * np.where(target == 0, 0, x))
 
 
@@ -64,9 +68,9 @@ def nll(log_p: Array, labels: Array, weight: Array | None, reduction: str, smoot
     at, counts, of_label = _targets(labels, weight, ignored, log_p.dtype)
     losses = -_times(of_label * (1 - smoothing), log_p[np.arange(n), at])
     if smoothing:
-        spread = counts[:, None] * (smoothing / max(1, classes)) * (1 if weight is None else weight)
+        spread = np.reshape(counts * (smoothing / max(1, classes)), (-1, 1)) * (1 if weight is None else weight)
         losses -= np.sum(_times(spread, log_p), axis=1)
-    total = np.sum(of_label)
+    total = log_p.dtype.type(n) if isinstance(of_label, float) else np.sum(of_label)
     loss = losses if reduction == "none" else np.sum(losses)
     if reduction == "mean":
         loss = loss / total if total != 0 else np.full_like(total, np.nan)
@@ -84,6 +88,7 @@ def nll_grad_x(gy: Array, classes: int, labels: Array, weight: Array | None, tot
     gx = np.zeros((n, classes), gy.dtype)
     if smoothing:
         spread = _times(counts * (smoothing / max(1, classes)), each)
-        gx -= spread[:, None] * (1 if weight is None else weight)
-    gx[np.arange(n), at] -= _times(of_label * (1 - smoothing), each)
+        gx -= np.reshape(spread, (-1, 1)) * (1 if weight is None else weight)
+    places = np.arange(0, n * classes, max(1, classes)) + at.astype(np.int64, copy=False)
+    gx.reshape(-1)[places] -= _times(of_label * (1 - smoothing), each)
     return gx

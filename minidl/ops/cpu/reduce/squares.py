@@ -70,11 +70,15 @@ def variance_grad_x(gy: Array, x: Array, y: Array, center: Array, axis: tuple[in
     d = x - center[0]
     d = np.subtract(d, center[1], out=d if d.ndim else None)
     gys, ys = np.reshape(gy, center.shape[1:]), np.reshape(y, center.shape[1:])
-    return _over_root(gys / divisor, d, ys) if root else gys * (2 / divisor) * d
+    if root:
+        return _over_root(gys / divisor, d, ys, d if d.ndim else None)
+    return np.multiply(d, gys * (2 / divisor), out=d if d.ndim else None)
 
 
-def _over_root(gy: Array, d: Array, y: Array) -> Array:
-    return np.where(y == 0, 0, gy) * (d / np.where(y == 0, 1, y))
+def _over_root(gy: Array, d: Array, y: Array, out: Array | None = None) -> Array:
+    gx = np.divide(d, np.where(y == 0, 1, y), out=out)
+    gx *= np.where(y == 0, 0, gy)
+    return gx
 
 
 def norm(x: Array, axis: tuple[int, ...], keepdims: Flag) -> Array:
