@@ -305,6 +305,37 @@ def test_an_activation_keeps_the_order_of_its_input_in_memory(act: str, shape: t
         np.testing.assert_array_equal(value(strided), value(strided.copy()))
 
 
+@pytest.mark.parametrize(("shape", "to"), [
+    ((4,), (7, 4)), ((5, 1), (5, 6)), ((1, 3, 1), (9, 3, 2)), ((), (3, 4)), ((2,), (0, 2)), ((0,), (3, 0)),
+    ((1, 1, 40), (3, 5, 40))], ids=str)
+def test_a_copy_of_what_repeats_is_in_c_order(shape: tuple[int, ...], to: tuple[int, ...]) -> None:
+    x = np.broadcast_to(np.random.default_rng(2).random(shape), to)
+    got = k.copy(x)
+    np.testing.assert_array_equal(got, x)
+    assert got.flags.c_contiguous
+    assert got.flags.writeable
+
+
+@pytest.mark.parametrize("act", sorted(primitives.ALL))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_many_activations_are_as_few(act: str, dtype: Any) -> None:
+    """Infinity, NaN and zeros among them, as gradients too."""
+    x, gy = np.random.default_rng(3).standard_normal((2, 6000)).astype(dtype)
+    x[:6] = gy[1:7] = np.nan, np.inf, -np.inf, 0.0, 30.0, -30.0
+    with np.errstate(invalid="ignore"):
+        for got, few in ((getattr(k, act)(x), getattr(k, act)(x[:99])),
+                         (getattr(k, f"{act}_grad_x")(gy, x), getattr(k, f"{act}_grad_x")(gy[:99], x[:99]))):
+            np.testing.assert_allclose(got[:99], few, rtol=1e-5)
+
+
+def test_huber_loss_by_its_definition() -> None:
+    x = np.array([0.0, 0.5, -1.5, 1.5, 2.0, -9.0, 1e30, np.inf, -np.inf, np.nan], np.float32)
+    got, size = k.pair_loss(x, np.zeros_like(x), "huber", 1.5, "none"), np.abs(x)
+    with np.errstate(over="ignore"):
+        want = np.where(size <= 1.5, x * x / 2, (size - np.float32(0.75)) * np.float32(1.5))
+    np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize("turn", [(0, 1, 2), (2, 1, 0), (0, 2, 1)], ids=str)
 def test_a_copy_by_columns_is_numpys(turn: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "CHUNK_BYTES", 1 << 8)
@@ -404,6 +435,24 @@ def test_reductions_of_other_dtypes_are_numpys(dtype: type) -> None:
             np.testing.assert_array_equal(getattr(k, name)(x, axes), want)
 
 
+@pytest.mark.parametrize("axis", [(0,), (1,), (0, 2), (0, 1, 2), ()], ids=str)
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_gradients_of_products_and_maxima_are_the_shared_ones(axis: tuple[int, ...], keepdims: bool) -> None:
+    """With zeros, equal values, infinities and NaN among them, in any layout; infinite gradients in their place."""
+    x = np.random.default_rng(4).standard_normal((5, 6, 7))
+    zeros, equal, holes, huge = x.copy(), np.round(x), x.copy(), x * 1e300
+    zeros[1, 2, 3] = zeros[2, 2, 3] = 0
+    holes[1, 2, 3], holes[2, 3, 4] = np.nan, np.inf
+    for each in (x, zeros, equal, holes, huge, x.T, x[:, ::2], np.zeros((5, 0, 7)), x.astype(np.float32)):
+        with np.errstate(all="ignore"):
+            y = np.max(each, axis, keepdims=keepdims, initial=-np.inf)
+            gy = np.where(np.arange(y.size).reshape(y.shape) == 1, np.inf, y + 1).astype(each.dtype)
+            np.testing.assert_array_equal(k.max_grad_x(gy, each, y, axis, keepdims),
+                                          shared.max_grad_x(gy, each, y, axis, keepdims))
+            got, want = (of.prod_grad_x(gy, each, axis, keepdims) for of in (k, choice))
+            np.testing.assert_allclose(got, want, rtol=1e-4 if each.dtype == np.float32 else 1e-12)
+
+
 def test_a_reduced_axis_of_size_1_is_copied() -> None:
     x = np.ones((70, 1, 60))
     for axes in ((1,), (1, 2)):
@@ -434,24 +483,6 @@ def test_where_the_cpu_has_a_form_of_its_own_it_computes_the_shared_one(name: st
     """That is the one for CuPy's arrays."""
     assert getattr(k, name) is not getattr(shared, name)
     close(getattr(shared, name)(*arguments), getattr(k, name)(*arguments))
-
-@pytest.mark.parametrize("axis", [(0,), (1,), (0, 2), (0, 1, 2), ()], ids=str)
-@pytest.mark.parametrize("keepdims", [False, True])
-def test_gradients_of_products_and_maxima_are_the_shared_ones(axis: tuple[int, ...], keepdims: bool) -> None:
-    """With zeros, equal values, infinities and NaN among them, in any layout; infinite gradients in their place."""
-    x = np.random.default_rng(4).standard_normal((5, 6, 7))
-    zeros, equal, holes, huge = x.copy(), np.round(x), x.copy(), x * 1e300
-    zeros[1, 2, 3] = zeros[2, 2, 3] = 0
-    holes[1, 2, 3], holes[2, 3, 4] = np.nan, np.inf
-    for each in (x, zeros, equal, holes, huge, x.T, x[:, ::2], np.zeros((5, 0, 7)), x.astype(np.float32)):
-        with np.errstate(all="ignore"):
-            y = np.max(each, axis, keepdims=keepdims, initial=-np.inf)
-            gy = np.where(np.arange(y.size).reshape(y.shape) == 1, np.inf, y + 1).astype(each.dtype)
-            np.testing.assert_array_equal(k.max_grad_x(gy, each, y, axis, keepdims),
-                                          shared.max_grad_x(gy, each, y, axis, keepdims))
-            got, want = (of.prod_grad_x(gy, each, axis, keepdims) for of in (k, choice))
-            np.testing.assert_allclose(got, want, rtol=1e-4 if each.dtype == np.float32 else 1e-12)
-
 
 
 @pytest.mark.parametrize("module", [k, shared], ids=["cpu", "shared"])
@@ -583,6 +614,7 @@ def test_sigmoid_far_from_zero() -> None:
     ((100_001,), 0), ((3, 70_000), 1), ((70_000, 3), 0), ((300, 4, 50), 1), ((2, 3), 0), ((3, 0), 1), ((0, 3), 1),
     ((600, 4), 1), ((5, 1000), 1), ((40, 600), 0)])
 def test_sums_by_blocks_are_those_at_once(shape: tuple[int, ...], axis: int) -> None:
+    """Also behind infinity and NaN, before which nothing changes."""
     x = np.random.default_rng(9).standard_normal(shape).astype(np.float32)
     holes = np.where(x > 3, np.inf, np.where(x < -3, np.nan, x))
     for values in (x, np.flip(x, axis), x.astype(np.float64), (x * 9).astype(np.int32), holes, x[..., ::2]):
@@ -615,7 +647,6 @@ def test_a_row_that_is_taken_often_sums_without_much_rounding() -> None:
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[Array]:
     """No memory kept so far, and arrays worth keeping from one byte on."""
     fresh: list[Array] = []
-    """Also behind infinity and NaN, before which nothing changes."""
     monkeypatch.setattr(parallel, "_kept", fresh)
     monkeypatch.setattr(parallel, "REUSED_BYTES", 1)
     return fresh
@@ -757,24 +788,6 @@ def test_moments_of_sets_of_one_value_are_in_memory_of_their_own() -> None:
     assert not y.any()
 
 
-# ---------------------------------------------------------------- attention
-@pytest.mark.parametrize("masked", ["not", "causal", "all heads", "each head", "keys"])
-@pytest.mark.parametrize("budget", [1, 1 << 7, 1 << 9, 1 << 20])
-def test_attention_in_chunks_is_attention(budget: int, masked: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One query at a time, some queries of a head, some heads, all at once."""
-    rng, causal = np.random.default_rng(0), masked == "causal"
-    q, k_, v, go = (rng.standard_normal(shape) for shape in ((3, 1, 7, 4), (2, 5, 4), (3, 2, 5, 6), (3, 2, 7, 6)))
-    shapes = {"all heads": (7, 5), "each head": (3, 2, 7, 5), "keys": (1, 5)}
-    mask = rng.standard_normal(shapes[masked]) if masked in shapes else None
-    want_o, want_sums = attention.WRITTEN.forward(q, k_, v, mask, causal, 0.5)
-    want = attention.WRITTEN.grad(go, q, k_, v, mask, want_o, want_sums, causal, 0.5)
-    monkeypatch.setattr(attention, "CHUNK_BYTES", budget)
-    o, sums = k.attention(q, k_, v, mask, causal, 0.5)
-    got = k.attention_grad(go, q, k_, v, mask, o, sums, causal, 0.5)
-    close(o, want_o)
-    close(sums, np.broadcast_to(want_sums, sums.shape))
-    for each, expected in zip(got, want, strict=True):
-        close(each, expected)
 FAMILIES: list[tuple[str, Any]] = [
     ("batch", lambda shape: (batch_geometry(shape, None, None, None, None, True), (0, *range(2, len(shape))))),
     ("layer", lambda shape: (layer_geometry(shape, shape[1:], None, None), tuple(range(1, len(shape))))),
@@ -829,3 +842,21 @@ def test_sets_of_equal_values_have_no_variance(value: float) -> None:
         assert not y.any()
 
 
+# ---------------------------------------------------------------- attention
+@pytest.mark.parametrize("masked", ["not", "causal", "all heads", "each head", "keys"])
+@pytest.mark.parametrize("budget", [1, 1 << 7, 1 << 9, 1 << 20])
+def test_attention_in_chunks_is_attention(budget: int, masked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One query at a time, some queries of a head, some heads, all at once."""
+    rng, causal = np.random.default_rng(0), masked == "causal"
+    q, k_, v, go = (rng.standard_normal(shape) for shape in ((3, 1, 7, 4), (2, 5, 4), (3, 2, 5, 6), (3, 2, 7, 6)))
+    shapes = {"all heads": (7, 5), "each head": (3, 2, 7, 5), "keys": (1, 5)}
+    mask = rng.standard_normal(shapes[masked]) if masked in shapes else None
+    want_o, want_sums = attention.WRITTEN.forward(q, k_, v, mask, causal, 0.5)
+    want = attention.WRITTEN.grad(go, q, k_, v, mask, want_o, want_sums, causal, 0.5)
+    monkeypatch.setattr(attention, "CHUNK_BYTES", budget)
+    o, sums = k.attention(q, k_, v, mask, causal, 0.5)
+    got = k.attention_grad(go, q, k_, v, mask, o, sums, causal, 0.5)
+    close(o, want_o)
+    close(sums, np.broadcast_to(want_sums, sums.shape))
+    for each, expected in zip(got, want, strict=True):
+        close(each, expected)

@@ -49,6 +49,25 @@ def choose(mask: Array, x: Array | float, y: Array | float, out: Array | None = 
     return np.bitwise_xor(taken, second, out=result).view(dtype)
 
 
+def keep(x: Array, mask: Array, out: Array) -> Array:
+    """x where the mask holds, else 0: times 0 or 1, as ints, since infinity times 0 would be NaN."""
+    bits = f"i{x.itemsize}"
+    return np.multiply(x.view(bits), mask, out=out.view(bits))
+
+
+MIN_CLIPPED = 1 << 12                      # elements: of fewer a call of clip costs more than it spares
+
+
+def above(x: Array, low: float, out: Array) -> Array:
+    """The larger of x and a number. clip takes a third of the time that NumPy's maximum takes beside one."""
+    return np.clip(x, low, np.inf, out=out) if x.size >= MIN_CLIPPED else np.maximum(x, low, out=out)
+
+
+def below(x: Array, high: float, out: Array) -> Array:
+    """The smaller of x and a number."""
+    return np.clip(x, -np.inf, high, out=out) if x.size >= MIN_CLIPPED else np.minimum(x, high, out=out)
+
+
 EXP_LIMIT = {np.dtype(each): float(np.log(np.finfo(each).max)) for each in (np.float32, np.float64)}
 
 
@@ -75,12 +94,15 @@ def _leaky_relu(y: Array, x: Array) -> None:
 
 
 def _leaky_relu_grad(gx: Array, gy: Array, y: Array) -> None:
-    choose(y > 0, gy, np.multiply(gy, SLOPE, out=gx), gx)
+    np.copyto(gx, y > 0)
+    gx *= 1 - SLOPE
+    gx += SLOPE                            # 1 where y is above 0
+    gx *= gy
 
 
 def _elu(y: Array, x: Array) -> None:
-    np.expm1(np.minimum(x, 0, out=y), out=y)
-    y += np.maximum(x, 0, out=scratch("above", x.shape, x.dtype))
+    np.expm1(below(x, 0, y), out=y)
+    y += above(x, 0, scratch("above", x.shape, x.dtype))
 
 
 def _elu_grad(gx: Array, gy: Array, y: Array) -> None:
@@ -90,7 +112,7 @@ def _elu_grad(gx: Array, gy: Array, y: Array) -> None:
 
 
 def _softplus(y: Array, x: Array) -> None:
-    np.minimum(x, STRAIGHT, out=y)
+    below(x, STRAIGHT, y)
     np.exp(y, out=y)
     np.log1p(y, out=y)
     choose(x > STRAIGHT, x, y, y)
@@ -113,7 +135,7 @@ def _hardsigmoid(y: Array, x: Array) -> None:
 
 def _hardsigmoid_grad(gx: Array, gy: Array, y: Array) -> None:
     np.multiply(gy, 1 / 6, out=gx)
-    choose((y > 0) & (y < 1), gx, 0, gx)               # not multiplied: an infinite gy times 0 would be NaN
+    keep(gx, (y > 0) & (y < 1), gx)
 
 
 MORE = {
@@ -326,12 +348,9 @@ def _of_difference(value: Callable[[Array, float], Any], slope: Callable[[Array,
 
 def _huber(d: Array, p: float) -> None:
     size = np.abs(d, out=scratch("size", d.shape, d.dtype))
-    near = size <= p
-    size -= p / 2
-    size *= p
-    d *= d
-    d *= 0.5
-    choose(near, d, size, d)
+    below(size, p, d)
+    size -= np.multiply(d, 0.5, out=scratch("half", d.shape, d.dtype))
+    d *= size                              # min(|d|, p) (|d| - min(|d|, p) / 2)
 
 
 def _bce(y: Array, x: Array, t: Array, p: float) -> None:
@@ -341,7 +360,7 @@ def _bce(y: Array, x: Array, t: Array, p: float) -> None:
     np.exp(y, out=y)
     np.log1p(y, out=y)
     product, line = (scratch(name, x.shape, x.dtype) for name in ("product", "line"))
-    np.maximum(x, 0, out=line)
+    above(x, 0, line)
     line -= np.multiply(x, t, out=product)
     y += line
 

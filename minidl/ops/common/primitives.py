@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .curves import MORE, OF_X, Activation, over_exp
+from .curves import MORE, OF_X, Activation, above, keep, over_exp
 
 Array = np.ndarray                         # or a cupy.ndarray, which has its methods
 Index = Any                                # ints, slices, None, Ellipsis, masks and integer arrays, as NumPy indexes
@@ -36,8 +36,7 @@ def _tanh_grad(gx: Array, gy: Array, y: Array) -> None:
 
 
 def _relu_grad(gx: Array, gy: Array, y: Array) -> None:
-    bits = f"i{y.itemsize}"                # times 0 or 1, as ints: an infinite gy times 0 would be NaN
-    np.multiply(gy.view(bits), ~(y <= 0), out=gx.view(bits))           # to store by a mask takes ten times as long
+    keep(gy, ~(y <= 0), gx)                # to store by a mask takes ten times as long
 
 
 # relu passes NaN on, and where y is NaN it passes gy on, as PyTorch's does.
@@ -45,7 +44,7 @@ ACTIVATIONS = {
     "tanh": Activation(lambda y, x: np.tanh(x, out=y), _tanh_grad, "tanh(x)", "((REAL)1 - y * y) * gy"),
     "sigmoid": Activation(lambda y, x: over_exp(y, x, 1), _sigmoid_grad, "reciprocal(exp(-x) + (REAL)1)",
                           "((REAL)1 - y) * y * gy"),
-    "relu": Activation(lambda y, x: np.maximum(x, 0, out=y), _relu_grad, "x <= (REAL)0 ? (REAL)0 : x",
+    "relu": Activation(lambda y, x: above(x, 0, y), _relu_grad, "x <= (REAL)0 ? (REAL)0 : x",
                        "y <= (REAL)0 ? (REAL)0 : gy"),
     **MORE,
 }
