@@ -243,12 +243,12 @@ def elementwise(work: Callable[..., None], *arrays: np.ndarray, chunk: int = TEM
     if y.nbytes <= chunk:
         work(y, *arrays)
         return y
-    flat = [a.reshape(-1) for a in (y, *map(_straight, arrays))]
+    flat = [a.reshape(-1) for a in (y, *map(straight, arrays))]
     parallel_for(y.size, chunk // y.itemsize, lambda i, j: work(*[a[i:j] for a in flat]))
     return y
 
 
-def _straight(x: np.ndarray) -> np.ndarray:
+def straight(x: np.ndarray) -> np.ndarray:
     """np.ascontiguousarray, some columns at a time: what lies 4 KiB apart in memory shares a few lines of a cache."""
     if x.flags.c_contiguous:
         return x
