@@ -105,11 +105,7 @@ def _by_places(index: Array, shape: tuple[int, ...], axis: int, work: Callable[[
     def some(i: int, j: int) -> None:
         part = index[i:j]
         if part.view(f"u{part.itemsize}").max() >= n:          # which numbers below 0 are, too
-            wrong = part[(part < -n) | (part >= n)]
-            if wrong.size:
-                raise IndexError(f"index {wrong[0]} is out of bounds for axis {axis} with size {n}")
-            part = part.astype(np.intp)
-            part[part < 0] += n
+            part = np.arange(n).reshape(*(1,) * axis, n)[(*(0,) * axis, part)]        # or IndexError
         places = scratch("places", part.shape, np.intp)
         np.multiply(part, steps[axis], out=places, casting="unsafe")
         for a, m in enumerate(index.shape):
