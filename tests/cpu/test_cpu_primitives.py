@@ -333,6 +333,47 @@ def test_an_activation_keeps_the_order_of_its_input_in_memory(act: str, shape: t
         np.testing.assert_array_equal(value(strided), value(strided.copy()))
 
 
+@pytest.mark.parametrize("shape", [
+    (-1,), (70, 512), (-1, 512), (70, -1), (7, 10, 512), (512, 70), (64, -1, 8), (1, 70, 512), (35840,), (14, 5, 2, -1),
+    (14, 5, 512)], ids=str)
+def test_a_transposed_matrix_is_reshaped_as_numpy_does_it(shape: tuple[int, ...]) -> None:
+    """To the same values, and to a view wherever NumPy finds one."""
+    x = np.arange(512 * 70.0).reshape(512, 70).T
+    got, want = k.reshape(x, shape), x.reshape(shape)
+    np.testing.assert_array_equal(got, want)
+    assert np.shares_memory(got, x) == np.shares_memory(want, x)
+
+
+@pytest.mark.parametrize("turn", [(0, 1, 2), (2, 1, 0), (0, 2, 1)], ids=str)
+def test_operands_in_place_are_read_in_the_order_of_the_result(turn: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(1)
+    turned = rng.standard_normal((40, 50, 64)).transpose(turn)
+    y = rng.standard_normal(turned.shape)
+    rows = rng.standard_normal(turned.shape[2])
+    for other in (y, np.broadcast_to(rows, turned.shape), rows, rows[:1]):
+        near = parallel.in_order_of(other, turned)
+        np.testing.assert_array_equal(near, other)
+        want = turned + other
+        t, u = Tensor(turned.copy(order="K")), Tensor(other)
+        t += u
+        np.testing.assert_array_equal(t.numpy(), want)
+    assert turn[2] == 2 or parallel.in_order_of(y, turned).strides == turned.strides
+
+
+@pytest.mark.parametrize("factors", [(1, 1), (2, 3), (1, 4), (3, 1)])
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 3, 5, 1), (1, 1, 1, 9), (2, 0, 3, 4), (0, 2, 3, 4), (2, 3, 0, 4)])
+def test_pixels_several_times_in_any_order_of_memory(shape: tuple[int, ...], factors: tuple[int, int]) -> None:
+    (n, c, h, w), (fh, fw) = shape, factors
+    rng = np.random.default_rng(2)
+    x, gy = rng.standard_normal(shape), rng.standard_normal((n, c, h * fh, w * fw))
+    for turn in ((0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0)):
+        turned, other = (np.ascontiguousarray(a.transpose(turn)).transpose(np.argsort(turn)) for a in (x, gy))
+        y = k.interpolate(turned, factors)
+        np.testing.assert_array_equal(y, x.repeat(fh, 2).repeat(fw, 3))
+        close(k.interpolate_grad_x(other, factors), gy.reshape(n, c, h, fh, w, fw).sum((3, 5)))
+        assert turn != (0, 2, 3, 1) or 1 in shape or 0 in shape or y.transpose(turn).flags.c_contiguous
+
+
 @pytest.mark.parametrize("turn", [(0, 1, 2), (2, 1, 0), (0, 2, 1)], ids=str)
 def test_a_copy_by_columns_is_numpys(turn: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "CHUNK_BYTES", 1 << 8)
