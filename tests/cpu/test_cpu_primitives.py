@@ -22,7 +22,8 @@ from minidl.ops.layers.norm import batch_geometry, group_geometry, layer_geometr
 
 Array = np.ndarray
 # Their names in the package are the functions'.
-linear_module, matmul_module = (sys.modules[f"minidl.ops.cpu.layers.{name}"] for name in ("linear", "matmul"))
+linear_module, lookup_module, matmul_module = (
+    sys.modules[f"minidl.ops.cpu.layers.{name}"] for name in ("linear", "lookup", "matmul"))
 
 # n c h w, m kh kw, stride, padding: odd sizes, gaps at the far edges, strides beyond the window, one-sided borders
 SHAPES: list[Any] = [
@@ -265,6 +266,34 @@ def test_large_products_are_shared_and_small_ones_are_not(i: int, j: int, k_: in
     assert (-(-matrices // parts) > 1) == (chunks > 1)
 
 
+@pytest.mark.parametrize(("m", "n"), [
+    (0, 5), (5, 0), (1, 1), (1, 9000), (9000, 1), (300, 100), (3, 9000), (5000, 5)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_of_depth_1_are_those_of_the_elements(m: int, n: int, dtype: Any) -> None:
+    """As layers, as gradients and as matrices, with what is not finite and with gaps in memory."""
+    rng = np.random.default_rng(4)
+    x, y, b = (rng.standard_normal(shape).astype(dtype) for shape in ((m, 2), (2 * n, 1), (n,)))
+    x, y = x[:, :1], y[::2]
+    x[m // 2:m // 2 + 1], y[:1] = np.nan, np.inf
+    with np.errstate(all="raise"):
+        for got in (k.linear(x, y, None), k.linear_grad_w(x.T, y.T), k.linear_grad_x(x, y.T), k.matmul(x, y.T),
+                    k.matmul(x[None, None], y.T[None])[0, 0], k.matmul(np.stack((x, x)), y.T)[1],
+                    k.matmul(np.stack((x, x)), np.stack((y.T, y.T)))[1]):
+            np.testing.assert_array_equal(got, x * y.T)
+            assert (got.shape, got.dtype) == ((m, n), dtype)
+        np.testing.assert_allclose(k.linear(x, y, b), x * y.T + b, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 300, 8191, 9000])
+@pytest.mark.parametrize("m", [0, 1, 29, 3000])
+def test_a_row_is_added_to_all(m: int, n: int) -> None:
+    rng = np.random.default_rng(5)
+    y, b = rng.standard_normal((m, n), np.float32), rng.standard_normal(2 * n, np.float32)[::2]
+    want = y + b
+    linear_module.add_row(y, b)
+    np.testing.assert_array_equal(y, want)
+
+
 @pytest.mark.parametrize("most", [120, 240, 360, 840, 12000])
 def test_products_of_y_and_dx_are_small_ones(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of as many filters as make no more than MAX_SMALL_PRODUCT multiplications with one block; undivided where that
@@ -334,6 +363,47 @@ def test_huber_loss_by_its_definition() -> None:
     with np.errstate(over="ignore"):
         want = np.where(size <= 1.5, x * x / 2, (size - np.float32(0.75)) * np.float32(1.5))
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("shape", [
+    (-1,), (70, 512), (-1, 512), (70, -1), (7, 10, 512), (512, 70), (64, -1, 8), (1, 70, 512), (35840,), (14, 5, 2, -1),
+    (14, 5, 512)], ids=str)
+def test_a_transposed_matrix_is_reshaped_as_numpy_does_it(shape: tuple[int, ...]) -> None:
+    """To the same values, and to a view wherever NumPy finds one."""
+    x = np.arange(512 * 70.0).reshape(512, 70).T
+    got, want = k.reshape(x, shape), x.reshape(shape)
+    np.testing.assert_array_equal(got, want)
+    assert np.shares_memory(got, x) == np.shares_memory(want, x)
+
+
+@pytest.mark.parametrize("turn", [(0, 1, 2), (2, 1, 0), (0, 2, 1)], ids=str)
+def test_operands_in_place_are_read_in_the_order_of_the_result(turn: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(1)
+    turned = rng.standard_normal((40, 50, 64)).transpose(turn)
+    y = rng.standard_normal(turned.shape)
+    rows = rng.standard_normal(turned.shape[2])
+    for other in (y, np.broadcast_to(rows, turned.shape), rows, rows[:1]):
+        near = parallel.in_order_of(other, turned)
+        np.testing.assert_array_equal(near, other)
+        want = turned + other
+        t, u = Tensor(turned.copy(order="K")), Tensor(other)
+        t += u
+        np.testing.assert_array_equal(t.numpy(), want)
+    assert turn[2] == 2 or parallel.in_order_of(y, turned).strides == turned.strides
+
+
+@pytest.mark.parametrize("factors", [(1, 1), (2, 3), (1, 4), (3, 1)])
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 3, 5, 1), (1, 1, 1, 9), (2, 0, 3, 4), (0, 2, 3, 4), (2, 3, 0, 4)])
+def test_pixels_several_times_in_any_order_of_memory(shape: tuple[int, ...], factors: tuple[int, int]) -> None:
+    (n, c, h, w), (fh, fw) = shape, factors
+    rng = np.random.default_rng(2)
+    x, gy = rng.standard_normal(shape), rng.standard_normal((n, c, h * fh, w * fw))
+    for turn in ((0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0)):
+        turned, other = (np.ascontiguousarray(a.transpose(turn)).transpose(np.argsort(turn)) for a in (x, gy))
+        y = k.interpolate(turned, factors)
+        np.testing.assert_array_equal(y, x.repeat(fh, 2).repeat(fw, 3))
+        close(k.interpolate_grad_x(other, factors), gy.reshape(n, c, h, fh, w, fw).sum((3, 5)))
+        assert turn != (0, 2, 3, 1) or 1 in shape or 0 in shape or y.transpose(turn).flags.c_contiguous
 
 
 @pytest.mark.parametrize("turn", [(0, 1, 2), (2, 1, 0), (0, 2, 1)], ids=str)
@@ -625,9 +695,13 @@ def test_sums_by_blocks_are_those_at_once(shape: tuple[int, ...], axis: int) -> 
 
 # ---------------------------------------------------------------- rows by number
 @pytest.mark.parametrize(("rows", "count", "d"), [
-    (5, 0, 3), (5, 7, 3), (70_000, 300, 2), (1, 17, 2), (3, 1000, 4), (300, 9, 0)])
-def test_rows_are_added_up_as_numpy_does_it(rows: int, count: int, d: int) -> None:
+    (5, 0, 3), (5, 7, 3), (70_000, 300, 2), (1, 17, 2), (3, 1000, 4), (300, 9, 0), (300, 5000, 1), (16, 65, 3),
+    (17, 1200, 3), (4, 10_000, 2)])
+@pytest.mark.parametrize("few", [0, 1 << 17])
+def test_rows_are_added_up_as_numpy_does_it(rows: int, count: int, d: int, few: int,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
     """Of numbers with more than 16 bits too, from the end, of few bits and in any shape."""
+    monkeypatch.setattr(lookup_module, "FEW_VALUES", few)
     rng = np.random.default_rng(8)
     ids, gy, want = rng.integers(0, rows, count), rng.standard_normal((count, d)), np.zeros((rows, d))
     np.add.at(want, ids, gy)
@@ -637,9 +711,80 @@ def test_rows_are_added_up_as_numpy_does_it(rows: int, count: int, d: int) -> No
         close(k.getitem_grad_x(gy.reshape(*index.shape, d), index, (rows, d), False), want)
 
 
-def test_a_row_that_is_taken_often_sums_without_much_rounding() -> None:
-    gw = k.embedding_grad_w(np.full((1 << 20, 1), 0.1, np.float32), np.zeros(1 << 20, np.int64), 2)
+@pytest.mark.parametrize(("rows", "d"), [(2, 1), (2, 2), (40, 2)])
+def test_a_row_that_is_taken_often_sums_without_much_rounding(rows: int, d: int) -> None:
+    gw = k.embedding_grad_w(np.full((1 << 20, d), 0.1, np.float32), np.zeros(1 << 20, np.int64), rows)
     assert abs(gw[0, 0] / np.float32(0.1) / (1 << 20) - 1) < 1e-6
+
+
+@pytest.mark.parametrize("rows", [4, 40])
+def test_what_is_not_finite_stays_in_its_row(rows: int) -> None:
+    gy = np.ones((1 << 15, 5), np.float32)
+    gy[(1 << 14) + 5, 2] = np.inf
+    with np.errstate(all="raise"):
+        gw = k.embedding_grad_w(gy, np.arange(1 << 15) % rows, rows)
+    assert np.isinf(gw[((1 << 14) + 5) % rows, 2])
+    assert np.isfinite(gw).sum() == gw.size - 1
+
+
+# ---------------------------------------------------------------- values by their numbers
+TAKEN: list[Any] = [                       # shapes of x and of the numbers, and the axis
+    ((6, 5), (6, 9), 1), ((6, 5), (9, 5), 0), ((3, 4, 5), (2, 3, 7), 2), ((3, 4, 5), (3, 6, 2), 1),
+    ((3, 4, 5), (8, 1, 5), 0), ((7,), (40,), 0), ((1, 3), (1, 4), 1), ((3, 1), (3, 5), 1), ((2, 3), (0, 4), 1),
+    ((2, 3), (2, 0), 1), ((0, 3), (0, 2), 1)]
+
+
+@pytest.mark.parametrize(("shape", "numbers", "axis"), TAKEN, ids=str)
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8])
+def test_values_by_places_are_those_by_numbers(shape: Any, numbers: Any, axis: int, dtype: Any,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the end too, in any layout, of several chunks, to the bit."""
+    rng = np.random.default_rng(12)
+    index = rng.integers(0 if dtype == np.uint8 else -shape[axis], shape[axis], (*numbers[:-1], 2 * numbers[-1]))
+    index = index.astype(dtype)[..., ::2]
+    x = rng.standard_normal(shape[::-1]).astype(np.float32).T
+    gy = rng.standard_normal((2, *numbers)).astype(np.float32)[1]
+    order = np.argsort(x, axis)
+    want = (k.take_along(x, index, axis), k.take_along_grad_x(gy, index, shape, axis, False),
+            k.take_along_grad_x(x, order, shape, axis, True))
+    monkeypatch.setattr(lookup_module, "MIN_PLACES", 0)
+    for chunk in (1, 100, 1 << 18):
+        monkeypatch.setattr(lookup_module, "TEMPORARY_BYTES", chunk)
+        got = (k.take_along(x, index, axis), k.take_along_grad_x(gy, index, shape, axis, False),
+               k.take_along_grad_x(x, order, shape, axis, True))
+        for each, expected in zip(got, want, strict=True):
+            np.testing.assert_array_equal(each, expected)
+            assert each.dtype == expected.dtype
+
+
+@pytest.mark.parametrize("wrong", [5, -6])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_numbers_that_have_no_place_are_refused(wrong: int, axis: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = np.zeros((5, 5), np.int64)
+    index[3, 2] = wrong
+    for least in (1 << 11, 0):
+        monkeypatch.setattr(lookup_module, "MIN_PLACES", least)
+        with pytest.raises(IndexError, match=f"index {wrong} is out of bounds for axis {axis} with size 5"):
+            k.take_along(np.zeros((5, 5)), index, axis)
+
+
+@pytest.mark.parametrize("index", [
+    np.s_[:, [1, 0, 1, -1]], np.s_[:, :, [[2, 2], [0, -2]]], np.s_[[0, 2, 0],], np.s_[:, [True, False, True, True]],
+    np.s_[[1, 1, -1], [0, 0, 2]], np.s_[[1, 1], :, [0, 0]], np.s_[..., [1, 1]], np.s_[1, [2, 2]], np.s_[:, [], ::2],
+    np.s_[:, None, [1, 1]], np.s_[[[0], [0]], [1, 1, 1]], np.s_[:0, [1, 1]]], ids=str)
+@pytest.mark.parametrize("dtype", [np.int64, np.int8])
+def test_gradients_go_back_to_where_an_index_took_them(index: Any, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where NumPy copies columns one by one."""
+    index = tuple(np.array(i, bool if i and isinstance(i[0], bool) else dtype) if isinstance(i, list) else i
+                  for i in index)
+    rng = np.random.default_rng(13)
+    monkeypatch.setattr(lookup_module, "MIN_TAKEN", 1)
+    monkeypatch.setattr(lookup_module, "MIN_PLACES", 0)
+    for copies in (1, 30):                 # of x that are taken from at once: more numbers than values, or fewer
+        x = rng.standard_normal((3, 4, 5 * copies))
+        np.testing.assert_array_equal(k.getitem(x, index), x[index])
+        gy = rng.standard_normal(x[index].shape)
+        close(k.getitem_grad_x(gy, index, x.shape, False), shared.getitem_grad_x(gy, index, x.shape, False))
 
 
 # ---------------------------------------------------------------- memory for large results

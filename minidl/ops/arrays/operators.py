@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.mode import mode
 from ...core.tensor import Tensor, mark_changed
-from ..common.backend import backend_of
+from ..common.backend import backend_of, in_order_of
 from ..common.op import _check_same, _number, by_name_alone, renamed
 from ..common.primitives import Array, Index
 from ..layers.activation import tanh
@@ -85,7 +85,8 @@ def write_over(x: Tensor, primitive: str, *others: object) -> bool:
         return False
     k = backend_of(x, *(y for y in others if isinstance(y, Tensor)))
     mark_changed((x,))
-    getattr(k, primitive)(array, *(y._data if isinstance(y, Tensor) else y for y in others), out=array)
+    getattr(k, primitive)(array, *(in_order_of(y._data, array) if isinstance(y, Tensor) else y for y in others),
+                          out=array)
     return True
 
 

@@ -63,5 +63,5 @@ def _quiet(primitive: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _OWN = {name for name in PRIMITIVES if globals()[name] not in (getattr(shared, name, 0), getattr(choice, name, 0))}
-for _name in _OWN | {"div", "exp", "max_grad_x", "mul", "pow", "pow_grad_p", "pow_grad_x"}:
+for _name in _OWN - {"getitem", "reshape"} | {"div", "exp", "max_grad_x", "mul", "pow", "pow_grad_p", "pow_grad_x"}:
     globals()[_name] = _quiet(globals()[_name])

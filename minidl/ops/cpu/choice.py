@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 
 import numpy as np
 
 from ..common import choice
 from ..common.curves import choose
 from ..common.primitives import Array, Flag
-from .parallel import TEMPORARY_BYTES, elementwise, empty, images_per_chunk, parallel_for
+from .parallel import REUSED_BYTES, TEMPORARY_BYTES, elementwise, empty, images_per_chunk, parallel_for, straight
 
-__all__ = ["argsort", "clip", "clip_grad_x", "copy", "dropout", "dropout_grad_x", "maximum", "minimum", "pow", "rsqrt",
-           "rsqrt_grad_x", "where"]
+__all__ = ["argsort", "clip", "clip_grad_x", "copy", "dropout", "dropout_grad_x", "maximum", "minimum", "pow",
+           "reshape", "rsqrt", "rsqrt_grad_x", "where"]
 
 MIN_SIZE = 4096                            # smaller ones are in a cache, and one call of NumPy is the least
 MIN_SHARE = 4                              # of a line: more of it are taken from all that are sorted
+
+
+def reshape(x: Array, shape: tuple[int, ...]) -> Array:
+    """A view, or a copy; of a transposed matrix whose lines are joined, by some columns at a time."""
+    if x.ndim == 2 and x.nbytes >= REUSED_BYTES and x.flags.f_contiguous:
+        wild = x.size // max(1, abs(math.prod(shape)))
+        if len(x) not in itertools.accumulate((wild if n == -1 else n for n in shape), operator.mul):
+            x = straight(x)
+    return x.reshape(shape)
 
 
 def _number_beside(x: object, y: object, size: int = MIN_SIZE) -> bool:

@@ -249,15 +249,25 @@ def elementwise(work: Callable[..., None], *arrays: np.ndarray, chunk: int = TEM
 
 
 def straight(x: np.ndarray) -> np.ndarray:
-    """np.ascontiguousarray, some columns at a time: what lies 4 KiB apart in memory shares a few lines of a cache."""
+    """np.ascontiguousarray, some columns at a time: what lies KiB apart in memory shares a few lines of a cache."""
     if x.flags.c_contiguous:
         return x
     y, apart = empty(x.shape, x.dtype), abs(x.strides[-1])
-    fewest = 64 if apart % (1 << 12) else ALIGNMENT // x.itemsize
-    columns = x.shape[-1] if apart < ALIGNMENT else max(fewest, (CHUNK_BYTES >> 4) * x.shape[-1] // x.nbytes)
+    columns = x.shape[-1] if apart < ALIGNMENT else max(64, (CHUNK_BYTES >> 4) * x.shape[-1] // x.nbytes)
+    if apart and apart % 1024 == 0:
+        columns = ALIGNMENT // x.itemsize
     for i in range(0, x.shape[-1], columns):
         y[..., i:i + columns] = x[..., i:i + columns]
     return y
+
+
+def in_order_of(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """x, or if it is large a copy, whose axes lie in memory as y's do."""
+    if x.shape != y.shape or x.strides == y.strides or x.nbytes < REUSED_BYTES or not all(x.strides):
+        return x
+    order = sorted(range(y.ndim), key=lambda axis: -abs(y.strides[axis]))
+    turned = x.transpose(order)
+    return straight(turned).transpose(np.argsort(order)) if abs(turned.strides[-1]) >= ALIGNMENT else x
 
 
 def owns(array: np.ndarray) -> bool:

@@ -36,7 +36,7 @@ def embedding(ids: Tensor | np.ndarray | list[int], w: Tensor, *, padding_idx: i
         raise ValueError(f"embedding: w has shape {w.shape} but must be (rows, d)")
     if padding_idx is not None and not 0 <= padding_idx < w.shape[0]:
         raise ValueError(f"embedding: padding_idx is {padding_idx!r} but must be a row of w, 0 to {w.shape[0] - 1}")
-    flat = ids.reshape(ids.size)
+    flat = ids if ids.ndim == 1 else ids.reshape(ids.size)
     backend_of(flat).check_labels(flat._data, w.shape[0], "embedding: id", "rows")
     ids = ids if ids is given else ids.to(w.device)
     y = _embedding(ids, w)

@@ -1,13 +1,18 @@
-"""Means over a grid of windows that differ in size, and sums of windows that do not, on NumPy arrays."""
+"""Means over a grid of windows that differ in size, and pixels several times, on NumPy arrays."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 
 from ...common.primitives import Array
-from ..reduce import mean, sum
+from ..parallel import empty, images_per_chunk, parallel_for, scratch
+from ..reduce import mean
 
-__all__ = ["adaptive_avg_pool2d", "adaptive_avg_pool2d_grad_x", "interpolate_grad_x"]
+__all__ = ["adaptive_avg_pool2d", "adaptive_avg_pool2d_grad_x", "interpolate", "interpolate_grad_x"]
+
+MIN_LINE = 8                               # values of a line that are worth a loop of NumPy's
 
 
 def _windows(axis: int, n: int, count: int) -> list[tuple[slice, ...]]:
@@ -37,8 +42,56 @@ def adaptive_avg_pool2d_grad_x(gy: Array, size: tuple[int, int]) -> Array:
     return gx
 
 
+def _lines(x: Array, width: int) -> tuple[Array, bool]:
+    """Rows of images as (lines, width, values of a pixel), and whether x lies in memory by channels last."""
+    last = not x.flags.c_contiguous and x.transpose(0, 2, 3, 1).flags.c_contiguous
+    values = x.shape[1] if last else 1
+    return (x.transpose(0, 2, 3, 1) if last else x).reshape(x.size // max(1, width * values), width, values), last
+
+
+def _images(lines: Array, n: int, c: int, h: int, w: int, last: bool) -> Array:
+    return lines.reshape(n, h, w, c).transpose(0, 3, 1, 2) if last else lines.reshape(n, c, h, w)
+
+
+def _add_up(y: Array, parts: list[Array]) -> Array:
+    np.copyto(y, parts[0])
+    for part in parts[1:]:
+        y += part
+    return y
+
+
+def interpolate(x: Array, factors: tuple[int, int]) -> Array:
+    """x (n,c,h,w) -> (n,c,h fh,w fw), each pixel fh by fw times, in the order in which x lies in memory.
+
+    By one store for each place within a line, and one for all lines: NumPy's loops over a few neighbours take longer.
+    """
+    (n, c, h, w), (fh, fw) = x.shape, factors
+    lines, last = _lines(x, w)
+    count, _, values = lines.shape
+    y = empty((count, fh, w, fw, values), x.dtype)
+    wide = y if w * fw * values < MIN_LINE else empty((count, 1, w, fw, values), x.dtype)
+    for i, j in itertools.product(range(wide.shape[1]), range(fw)):
+        wide[:, i, :, j] = lines
+    if wide is not y:
+        y.reshape(count, fh, w * fw * values)[...] = wide.reshape(count, 1, w * fw * values)
+    return _images(y, n, c, h * fh, w * fw, last)
+
+
 def interpolate_grad_x(gy: Array, factors: tuple[int, int]) -> Array:
     """The sums of gy over the places of each pixel."""
     (n, c, oh, ow), (fh, fw) = gy.shape, factors
-    apart = gy.reshape(n, c, oh // fh, fh, ow // fw, fw)
-    return sum(apart, (3, 5))
+    lines, last = _lines(gy, ow)
+    count, w, values = len(lines) // fh, ow // fw, lines.shape[2]
+    places = lines.reshape(count, fh, w, fw, values)
+    gx = empty((count, w, values), gy.dtype)
+
+    def work(begin: int, end: int) -> None:
+        part = places[begin:end]
+        if ow * values >= MIN_LINE:
+            high = part.reshape(end - begin, fh, -1)
+            rows = _add_up(scratch("rows", (end - begin, ow * values), gy.dtype), [high[:, i] for i in range(fh)])
+            part = rows.reshape(end - begin, 1, w, fw, values)
+        _add_up(gx[begin:end], [part[:, i, :, j] for i, j in itertools.product(range(part.shape[1]), range(fw))])
+
+    parallel_for(count, images_per_chunk(fh * ow * values * gy.itemsize), work)
+    return _images(gx, n, c, oh // fh, w, last)

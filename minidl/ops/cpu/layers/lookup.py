@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from ...common import shared
 from ...common.primitives import Array, Index
-from ..parallel import empty
+from ..parallel import TEMPORARY_BYTES, empty, images_per_chunk, parallel_for, scratch, straight
+from ..reduce import sum
 
-__all__ = ["add_parts", "embedding_grad_w", "getitem_grad_x", "take_along", "take_along_grad_x"]
+__all__ = ["add_parts", "embedding_grad_w", "getitem", "getitem_grad_x", "take_along", "take_along_grad_x"]
+
+TERMS = 8                                  # of a sum, one after the other, before these are added up in turn
+FEW_ROWS, MAX_TERMS = 16, 1 << 9           # rows that are sums by products; terms of such a product
+FEW_VALUES = 1 << 17                       # gradients and sums, for which one pass in float64 takes least
+MIN_PLACES = 1 << 11                       # of an index of all axes; more of them are computed and take half the time
+MIN_TAKEN = 1 << 18                        # values, of which NumPy would take columns one by one
 
 
 def _order(ids: Array, rows: int) -> Array:
@@ -22,30 +30,56 @@ def _order(ids: Array, rows: int) -> Array:
     return order
 
 
+def _take(x: Array, rows: Array) -> Array:
+    return np.take(x, rows, 0, out=empty((len(rows), x.shape[1]), x.dtype), mode="clip")
+
+
+def _product(gy: Array, ids: Array, rows: int) -> Array | None:
+    """Sums of rows as the product with a matrix of 0 and 1; None where 0 times what is not finite would be NaN."""
+    if not np.isfinite(gy).all():
+        return None
+    ones = np.zeros((rows, len(ids)), gy.dtype)
+    ones[ids, np.arange(len(ids))] = 1
+    return np.matmul(ones, gy)
+
+
 def embedding_grad_w(gy: Array, ids: Array, rows: int) -> Array:
     """gw[r] = the sum of gy[i] over all i with ids[i] = r: gy (...,d), ids (...), gw (rows,d).
 
-    Those of one row lie together once they are sorted. They are added up in pairs, then pairs of pairs, of all rows at
-    once: the rounding errors do not grow with how often a row was taken.
+    The rounding errors do not grow with how often a row was taken, but as the logarithm of that.
     """
-    d = gy.shape[-1]
+    d, ids = gy.shape[-1], ids.reshape(-1).astype(np.intp, copy=False)
+    gy = gy.reshape(len(ids), d)
+    if d > 1 and rows <= FEW_ROWS and len(ids) > 4 * rows:
+        parts = parallel_for(len(ids), MAX_TERMS, lambda i, j: _product(gy[i:j], ids[i:j], rows))
+        if all(part is not None for part in parts):
+            return sum(np.stack(parts), (0,))
     gw = empty((rows, d), gy.dtype)
-    gw.fill(0)
-    if ids.size == 0 or d == 0:
+    if d == 1 or (len(ids) + rows) * d <= FEW_VALUES:
+        places = ids if d == 1 else (ids * d)[:, None] + np.arange(d)
+        sums = np.bincount(places.reshape(-1), gy.reshape(-1).astype(np.float64, copy=False), rows * d)
+        gw[...] = sums.reshape(rows, d)
         return gw
-    ids = ids.reshape(-1).astype(np.intp)
-    order = _order(ids, rows)
-    ids, sums = ids[order], gy.reshape(-1, d)[order]
-    left = np.arange(ids.size)             # the places of sums that are still to be added up
-    first = np.flatnonzero(np.diff(ids, prepend=-1))
-    rank = left - np.repeat(first, np.diff(first, append=ids.size))        # of each among its row's
-    while len(left) > len(first):
-        second = np.flatnonzero(rank & 1)
-        sums[left[second - 1]] += sums[left[second]]
-        left, rank = (np.delete(each, second) for each in (left, rank))
-        rank >>= 1
-    gw[ids[left]] = sums[left]
-    return gw
+    gw.fill(0)
+    order = _order(ids, rows)              # those of one row lie together
+    ids = ids[order]
+    while True:
+        first = np.diff(ids, prepend=-1) != 0
+        rank = np.arange(len(ids)) - np.flatnonzero(first)[np.cumsum(first) - 1]
+        begin = np.flatnonzero(rank % TERMS == 0)
+        count, last = np.diff(begin, append=len(ids)), not rank.max(initial=0) >= TERMS
+        ids = ids[begin]
+        sums, to = (gw, ids) if last else (empty((len(ids), d), gy.dtype), np.arange(len(ids)))
+        for term in range(count.max(initial=0)):
+            more = count > term
+            begin, to, count = begin[more], to[more], count[more]
+            part = _take(gy, order[begin + term])
+            if term:
+                part += _take(sums, to)
+            sums[to] = part
+        if last:
+            return gw
+        gy, order = sums, np.arange(len(ids))
 
 
 def add_parts(gys: tuple[Array, ...], indices: tuple[Index, ...], shape: tuple[int, ...]) -> Array:
@@ -63,19 +97,87 @@ def _along(index: Array, axis: int) -> tuple[Array, ...]:
     return (*grids[:axis], index, *grids[axis + 1:])
 
 
+def _by_places(index: Array, shape: tuple[int, ...], axis: int, work: Callable[[slice, Array], object]) -> None:
+    """work(some rows of index, the places in an array of a shape in C order that their numbers along an axis mean), of
+    all rows; in parallel but for axis 0, where others may mean the same places. Raises IndexError out of range."""
+    n, steps = shape[axis], [math.prod(shape[a + 1:]) for a in range(len(shape))]
+
+    def some(i: int, j: int) -> None:
+        part = index[i:j]
+        if part.view(f"u{part.itemsize}").max() >= n:          # which numbers below 0 are, too
+            part = np.arange(n).reshape(*(1,) * axis, n)[(*(0,) * axis, part)]        # or IndexError
+        places = scratch("places", part.shape, np.intp)
+        np.multiply(part, steps[axis], out=places, casting="unsafe")
+        for a, m in enumerate(index.shape):
+            if a != axis:
+                at = np.arange(i, j) if a == 0 else np.arange(m)
+                places += (at * steps[a]).reshape(-1, *(1,) * (index.ndim - 1 - a))
+        work(slice(i, j), places)
+
+    rows = images_per_chunk(8 * math.prod(index.shape[1:]), TEMPORARY_BYTES)
+    if axis:
+        parallel_for(len(index), rows, some)
+    else:
+        for i in range(0, len(index), rows):
+            some(i, min(i + rows, len(index)))
+
+
 def take_along(x: Array, index: Array, axis: int) -> Array:
     """x's values by their numbers along an axis: index has x's shape, or less along other axes, and gives y's."""
-    return x[_along(index, axis)]
+    if index.size <= MIN_PLACES:
+        return x[_along(index, axis)]
+    y, values = empty(index.shape, x.dtype), straight(x).reshape(-1)
+    _by_places(index, x.shape, axis, lambda rows, places: np.take(values, places, out=y[rows], mode="clip"))
+    return y
 
 
 def take_along_grad_x(gy: Array, index: Array, shape: tuple[int, ...], axis: int, once: bool) -> Array:
     """The gradient of take_along by x, of a shape. once: no element was taken twice."""
-    return getitem_grad_x(gy, _along(index, axis), shape, once)
+    if index.size <= MIN_PLACES:
+        return shared.getitem_grad_x(gy, _along(index, axis), shape, once)
+    gx = empty(shape, gy.dtype)
+    gx.fill(0)
+    flat = gx.reshape(-1)
+
+    def store(rows: slice, places: Array) -> None:
+        if once:
+            flat[places] = gy[rows]
+        else:                              # of one axis: of more NumPy takes ten times as long
+            np.add.at(flat, places.reshape(-1), gy[rows].reshape(-1))
+    _by_places(index, shape, axis, store)
+    return gx
+
+
+def _numbered(index: Index) -> int:
+    """The axis along which an array of integers is the index, where that is all of it; else -1."""
+    parts = index if isinstance(index, tuple) else (index,)
+    *before, last = parts or (None,)
+    numbers = isinstance(last, np.ndarray) and last.dtype.kind in "iu"
+    return len(before) if numbers and all(isinstance(i, slice) and i == slice(None) for i in before) else -1
+
+
+def getitem(x: Array, index: Index) -> Array:
+    axis = _numbered(index) if x.size >= MIN_TAKEN else -1
+    return np.take(x, index[axis], axis) if axis > 0 else x[index]
 
 
 def getitem_grad_x(gy: Array, index: Index, shape: tuple[int, ...], once: bool) -> Array:
     """As ops.common.shared.getitem_grad_x; of whole rows by the sums of `embedding_grad_w`."""
-    if once or not isinstance(index, np.ndarray) or index.dtype.kind not in "iu" or 0 in shape:
+    axis = _numbered(index)
+    if once or 0 in shape or gy.size == 0:
         return shared.getitem_grad_x(gy, index, shape, once)
-    ids, rows, d = index.astype(np.intp), shape[0], math.prod(shape[1:])
-    return embedding_grad_w(gy.reshape(*ids.shape, d), np.where(ids < 0, ids + rows, ids), rows).reshape(shape)
+    if axis >= 0:
+        ids, n, d = (index[axis] if isinstance(index, tuple) else index), shape[axis], math.prod(shape[axis + 1:])
+        gy = gy.reshape(*shape[:axis], ids.size, *shape[axis + 1:])
+        if axis:
+            among = np.broadcast_to(ids.reshape(-1, *(1,) * (len(shape) - 1 - axis)), gy.shape)
+            return take_along_grad_x(gy, among, shape, axis, False)
+        ids = ids.reshape(-1).astype(np.intp, copy=False)
+        return embedding_grad_w(gy.reshape(-1, d), np.where(ids < 0, ids + n, ids), n).reshape(shape)
+    if math.prod(shape) > 4 * gy.size:
+        return shared.getitem_grad_x(gy, index, shape, once)
+    gx = empty(shape, gy.dtype)
+    gx.fill(0)
+    places = np.arange(gx.size, dtype=np.min_scalar_type(gx.size)).reshape(shape)[index]
+    np.add.at(gx.reshape(-1), places.reshape(-1).astype(np.intp), gy.reshape(-1))
+    return gx

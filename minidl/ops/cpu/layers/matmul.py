@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ...common.primitives import Array
-from ..parallel import parallel_for
+from ..parallel import empty, parallel_for
 from .linear import MIN_SHARED, ROWS, by_rows
 
 __all__ = ["matmul", "matmul_grad_x", "matmul_grad_y"]
@@ -23,14 +23,13 @@ def _share(rows: int) -> int:
 def matmul(x: Array, y: Array) -> Array:
     if x.dtype != y.dtype or x.dtype.kind != "f" or x.size * y.shape[-1] <= MAX_UNSHARED:
         return np.matmul(x, y)                         # on one thread whatever is set
-    if x.shape[-1] == 1:
-        return np.multiply(x, y)                       # outer products, for which OpenBLAS takes longer
-    if y.ndim == 2:
-        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        return by_rows(rows, y, _share(len(rows))).reshape(*x.shape[:-1], y.shape[-1])
     lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     count, (i, j), k = math.prod(lead), x.shape[-2:], y.shape[-1]
-    z = np.empty((count, i, k), x.dtype)
+    if y.size == j * k:
+        return by_rows(x.reshape(count * i, j), y.reshape(j, k), _share(count * i)).reshape(*lead, i, k)
+    z = empty((count, i, k), x.dtype)
+    if j == 1:
+        return np.multiply(x, y, out=z.reshape(*lead, i, k))
     xs, ys = (np.broadcast_to(a, (*lead, *a.shape[-2:])).reshape(count, *a.shape[-2:]) for a in (x, y))
     at_once = max(1, MIN_SHARED // max(1, i * j * k))           # matrices in a chunk
     rows_at_once = _share(i) if i * j * k > MIN_SHARED else max(1, i)

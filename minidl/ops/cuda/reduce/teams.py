@@ -72,6 +72,8 @@ def runs(axes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
 @functools.lru_cache(maxsize=4096)
 def shared_out(shape: tuple[int, ...], steps: tuple[int, ...], axis: tuple[int, ...]) -> Plan | None:
     """How sets of an array are shared out; None where axes are more than two of a kind. steps: strides, in elements."""
+    if 0 in shape:                         # nothing is read: steps of no matter
+        steps = (0,) * len(shape)
     sets = runs((shape[a], steps[a]) for a in reversed(range(len(shape))) if a not in axis)
     elements = runs((shape[a], steps[a]) for a in sorted(axis, key=lambda a: -steps[a])[::-1])
     if max(len(elements), len(sets)) > 2:
