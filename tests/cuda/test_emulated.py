@@ -513,7 +513,8 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         f"await_copies<0>();\n        {BARRIER}\n        int items", "await_copies<0>();\n        int items",
         convolution(0, "whole_image"), "tolerance"),
     "no barrier between reading and loading again": (
-        f"row.v[i] * column.v[i];\n        }}\n        {BARRIER}", "row.v[i] * column.v[i];\n        }", linear, "tolerance"),
+        f"row.v[i] * column.v[i];\n        }}\n        {BARRIER}", "row.v[i] * column.v[i];\n        }", linear,
+        "tolerance"),
     "no barrier between uses of one array": (
         f"    {BARRIER}  // whoever reads the values of an earlier call is done", "",
         lambda: primitives.cross_entropy_of_any_size(3, 1500), "[Nn]ot equal"),
