@@ -105,8 +105,8 @@ def _by_places(index: Array, shape: tuple[int, ...], axis: int, work: Callable[[
     def some(i: int, j: int) -> None:
         part = index[i:j]
         if part.view(f"u{part.itemsize}").max() >= n:          # which numbers below 0 are, too
-            at = *(0,) * axis, part
-            part = np.arange(n).reshape(*(1,) * axis, n)[at]                          # or IndexError
+            where: Index = *(0,) * axis, part
+            part = np.arange(n).reshape(*(1,) * axis, n)[where]                       # or IndexError
         places = scratch("places", part.shape, np.intp)
         np.multiply(part, steps[axis], out=places, casting="unsafe")
         for a, m in enumerate(index.shape):
