@@ -170,18 +170,18 @@ def _gradients(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g
         sums, products = sum(sums, (0,)), sum(products, (0,))
     products *= rstd
     scale = rstd if w is None or not g.across else rstd * w
-    mean_gz, slopes, scales = (_beside(each, g) for each in (
+    mean_gz, factors, scales = (_beside(each, g) for each in (
         sums / max(1, g.size), products / -max(1, g.size) * rstd, scale))
 
     def apply(i: int, j: int) -> None:
         part = np.subtract(values[i:j], means[i:j], out=gxs[i:j])
-        part *= slopes[i:j]
+        part *= factors[i:j]
         part += gz_of(i, j)
         part -= mean_gz[i:j]
         part *= scales[i:j]
 
     parallel_for(g.n, _chunk(x, g), apply)
-    if g.across or not affine:             # channels are the sets, or nobody asks
+    if g.across or not affine:             # channels are the sets, or are not wanted
         return gx, products, sums
     gw, gb = sum(np.array(of_channels, x.dtype).reshape(-1, 2, *g.affine), (0,))
     return gx, gw, gb

@@ -21,7 +21,7 @@
 #ifndef WIDE
 #define WIDE 1
 #endif
-#define EACH(j) _Pragma("unroll") for (int j = 0; j < WIDE; ++j)
+#define FOR_WIDE(j) _Pragma("unroll") for (int j = 0; j < WIDE; ++j)
 using Run = Pack<WIDE>;
 
 struct Norm {
@@ -109,13 +109,13 @@ __device__ __forceinline__ void moments(Team& t, const REAL* __restrict__ x, REA
     REAL sum = 0;
     WALK(t) {
         const Run xs = t.in(x);
-        EACH(j) sum += xs.v[j] - first;
+        FOR_WIDE(j) sum += xs.v[j] - first;
     }
     mean = first + summed(sum, t.g) / imax(1, t.end - t.begin);
     squares = 0;
     WALK(t) {
         const Run xs = t.in(x);
-        EACH(j) {
+        FOR_WIDE(j) {
             const REAL d = xs.v[j] - mean;
             squares += d * d;
         }
@@ -175,7 +175,7 @@ extern "C" __global__ void normalize(const REAL* __restrict__ x, const REAL* __r
         const unsigned channel = g.own ? t.set : t.element() / g.spread % g.channels;
         const Run xs = t.in(x), others = other ? t.in(other) : Run{};
         Run ys;
-        EACH(j) {
+        FOR_WIDE(j) {
             REAL value = (xs.v[j] - mean) * scale;
             if (w && !g.own) value *= w[channel];
             if (b) value += b[channel];
@@ -199,7 +199,7 @@ extern "C" __global__ void normalize_by(const REAL* __restrict__ x, const REAL* 
         const unsigned channel = g.own ? t.set : t.element() / g.spread % g.channels;
         const Run xs = t.in(x);
         Run ys;
-        EACH(j) {
+        FOR_WIDE(j) {
             REAL value = (xs.v[j] - center) * scale;
             if (w && !g.own) value *= w[channel];
             ys.v[j] = b ? value + b[channel] : value;
@@ -221,7 +221,7 @@ extern "C" __global__ void normalize_by_grad(const REAL* __restrict__ gy, const 
     WALK(t) {
         const Run gys = t.in(gy), xs = sums ? t.in(x) : Run{};
         Run gxs;
-        EACH(j) {
+        FOR_WIDE(j) {
             sum += gys.v[j];
             product += gys.v[j] * ((xs.v[j] - center) * rstd);
             gxs.v[j] = gys.v[j] * scale;
@@ -241,7 +241,7 @@ __device__ __forceinline__ void at_element(const Team& t, const REAL* __restrict
     const REAL factor = w ? w[e / t.g.spread % t.g.channels] : (REAL)1, center = mean[set], scale = rstd[set];
     gz = t.in(gy);
     z = t.in(x);
-    EACH(j) {
+    FOR_WIDE(j) {
         if (w) gz.v[j] *= factor;
         z.v[j] = (z.v[j] - center) * scale;
     }
@@ -255,7 +255,7 @@ __device__ __forceinline__ void products(Team& t, const REAL* __restrict__ gy, c
     WALK(t) {
         Run gz, z;
         at_element(t, gy, x, w, mean, rstd, row, gz, z);
-        EACH(j) {
+        FOR_WIDE(j) {
             sum += gz.v[j];
             product += gz.v[j] * z.v[j];
         }
@@ -283,7 +283,7 @@ extern "C" __global__ void norm_act_products(const REAL* __restrict__ gy, const 
     WALK(t) {
         const Run others = other ? t.in(other) : Run{}, ys = t.in(y), xs = t.in(x);
         Run run = t.in(gy);
-        EACH(j) {
+        FOR_WIDE(j) {
             run.v[j] = ACT_GRAD(other ? run.v[j] + others.v[j] : run.v[j], ys.v[j]);
             sum += run.v[j];
             product += run.v[j] * ((xs.v[j] - center) * scale);
@@ -322,7 +322,7 @@ extern "C" __global__ void normalize_grad(const REAL* __restrict__ gy, const REA
     WALK(t) {
         Run gz, z;
         at_element(t, gy, x, each, mean, rstd, 0, gz, z);
-        EACH(j) gz.v[j] = (gz.v[j] - sum - z.v[j] * product) * scale;
+        FOR_WIDE(j) gz.v[j] = (gz.v[j] - sum - z.v[j] * product) * scale;
         t.put(gx, gz);
     }
 }

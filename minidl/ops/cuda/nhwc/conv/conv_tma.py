@@ -146,7 +146,7 @@ def product(of: Tiles, dtype: np.dtype, mode: str, c: int, h: int, w: int, m: in
     y.
 
     then: "y"; "maxima", y are those over windows of 2x2 of it, and the winners follow; "gradient" or "normalized", y is
-    multiplied by the slope of act, Beside follows, and sums by parts are returned, (parts, 1 or 2, m).
+    multiplied by the derivative of act, Beside follows, and sums by parts are returned, (parts, 1 or 2, m).
     """
     form, patch = of.form, of.patch
     shared = PATCHES * patch.shared() + of.stages * form.stage + 16 * (of.stages + PATCHES)
