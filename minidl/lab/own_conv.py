@@ -59,12 +59,7 @@ def register_conv(name: str, source: str | Path, *, y: Launcher | None = None, d
         _takes(f"{direction} of {name!r}", launcher, TAKES[direction])
     if refuses is not None:
         _takes(f"refuses of {name!r}", refuses, ("direction", "g", "dtype"))
-    try:
-        whole = pasted(file, text, set())
-    except FileNotFoundError as error:
-        raise ValueError(f"register_conv: {file} includes {error.filename}, which is not there; include what "
-                         "minidl/ops/cuda holds, as \"include/common.cuh\", and paste in the rest") from None
-    OWN[name] = own = OwnConv(name, file, whole, "REAL" in text, given, refuses, module)
+    OWN[name] = own = OwnConv(name, file, _pasted(file, text), "REAL" in text, given, refuses, module)
     on_the_cpu.ALGORITHMS[name] = _left_to_auto(name)
     if there := sys.modules.get("minidl.ops.cuda.conv"):
         there.ALGORITHMS[name] = there.Algorithm(*there.own.row(own))
@@ -89,6 +84,15 @@ def _source(name: str, source: str | Path) -> tuple[str, str]:
         raise ValueError(f"register_conv: the source of {name!r}, {str(source)!r}, is not a file, and not the text of "
                          "one, which has a __global__ function; correct the path")
     return Path(source).name, Path(source).read_text(encoding="utf-8")
+
+
+def _pasted(file: str, text: str) -> str:
+    """A source with its includes."""
+    try:
+        return pasted(file, text, set())
+    except FileNotFoundError as error:
+        raise ValueError(f"register_conv: {file} includes {error.filename}, which is not there; include what "
+                         "minidl/ops/cuda holds, as \"include/common.cuh\", and paste in the rest") from None
 
 
 def _takes(what: str, function: Callable[..., Any], parameters: tuple[str, ...]) -> None:

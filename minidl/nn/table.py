@@ -102,23 +102,7 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor) -> Summary:
                          "summary(net, (3, 32, 32))")
     tensors = list(net.named_tensors())
     examples = [_example(each, tensors[0][1] if tensors else None) for each in inputs]
-    watcher, paths = _Watcher(), {id(module): path for path, module in net.named_modules()}
-    modules = dict(net.named_modules())
-    own = {path: vars(module).get("forward") for path, module in modules.items()}
-    before = mode.recorder
-    try:
-        for module in modules.values():
-            vars(module)["forward"] = watcher.watched(module, module.forward)      # unseen by compiled steps
-        mode.recorder = watcher
-        with switched(net, False), no_grad():
-            net(*examples)
-    finally:
-        mode.recorder = before
-        for path, module in modules.items():
-            if own[path] is None:
-                vars(module).pop("forward", None)
-            else:
-                vars(module)["forward"] = own[path]
+    watcher, paths = _watched(net, examples), {id(module): path for path, module in net.named_modules()}
     rows, seen = [], set[int]()
     for call in watcher.calls:
         module = call.module
@@ -132,6 +116,26 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor) -> Summary:
                    sum(t.size for _, t in tensors if not t.requires_grad),
                    sum(call.multiply_adds for call in watcher.calls),
                    sum(t.size * t.dtype.itemsize for _, t in tensors if t.requires_grad), watcher.value_bytes)
+
+
+def _watched(net: Module, examples: list[Tensor]) -> _Watcher:
+    """What was told of a run of the net in evaluation; it is left as it was."""
+    watcher, before, modules = _Watcher(), mode.recorder, dict(net.named_modules())
+    own = {path: vars(module).get("forward") for path, module in modules.items()}
+    try:
+        for module in modules.values():
+            vars(module)["forward"] = watcher.watched(module, module.forward)      # unseen by compiled steps
+        mode.recorder = watcher
+        with switched(net, False), no_grad():
+            net(*examples)
+    finally:
+        mode.recorder = before
+        for path, module in modules.items():
+            if own[path] is None:
+                vars(module).pop("forward", None)
+            else:
+                vars(module)["forward"] = own[path]
+    return watcher
 
 
 def _example(given: object, like: Tensor | None) -> Tensor:

@@ -53,9 +53,9 @@ def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     writer_of(optimizer, state)()
 
 
-def writer_of(optimizer: Optimizer, state: Mapping[str, Any]) -> Callable[[], None]:
-    """What writes a state, once everything in it has been looked at."""
-    mode.recorder.refuse("loads an optimizer's state")
+def _groups_of(optimizer: Optimizer, state: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[list[int]]]:
+    """The groups of a state in the optimizer's order, and for each the places of its parameters. Raises ValueError for
+    what `state_dict` did not give, and for other numbers of parameters."""
     title, numbers, kept = type(optimizer).__name__, optimizer.numbers, tuple(optimizer.kept)
     flags = [name for name in numbers if isinstance(optimizer.groups[0][name], bool)]
     groups = state.get("groups") if isinstance(state, Mapping) else None
@@ -70,16 +70,23 @@ def writer_of(optimizer: Optimizer, state: Mapping[str, Any]) -> Callable[[], No
             and all(isinstance(group[name], bool) for name in flags) for group in groups):
         raise ValueError(f"{title}.load_state_dict: the state is a {type(state).__name__} but must be what state_dict "
                          "gave")
-    # JSON has lists where numbers come in tuples.
-    groups = [{**group, **{name: tuple(group[name]) for name in numbers if isinstance(group[name], list)}}
-              for group in groups]
     mine = [len(group["params"]) for group in optimizer.groups]
     for theirs in ([len(group[name]) for group in groups] for name in kept):
         if mine != theirs:
             raise ValueError(f"{title}.load_state_dict: the groups have {mine} parameters but the state's have "
                              f"{theirs}; build the optimizer {WAY_OUT}")
+    # JSON has lists where numbers come in tuples.
+    return [{**group, **{name: tuple(group[name]) for name in numbers if isinstance(group[name], list)}}
+            for group in groups], [order for _, order in matched]
+
+
+def writer_of(optimizer: Optimizer, state: Mapping[str, Any]) -> Callable[[], None]:
+    """What writes a state, once everything in it has been looked at."""
+    mode.recorder.refuse("loads an optimizer's state")
+    title, numbers, kept = type(optimizer).__name__, optimizer.numbers, tuple(optimizer.kept)
+    groups, orders = _groups_of(optimizer, state)
     arrays = []
-    for number, (group, saved, (_, order)) in enumerate(zip(optimizer.groups, groups, matched, strict=True)):
+    for number, (group, saved, order) in enumerate(zip(optimizer.groups, groups, orders, strict=True)):
         type(group)({**group, **{name: saved[name] for name in numbers}}, group.kind)      # refuses what cannot be
         for name in kept:
             for p, place in zip(group["params"], order, strict=True):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from types import ModuleType
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, overload
 
 import numpy as np
 
 from ...core.mode import mode
-from ...core.tensor import Node, Tensor, weights_of, wrap
+from ...core.tensor import Array, Backward, Node, Tensor, weights_of, wrap
 from .backend import BACKENDS, primitives_of
 
 P = ParamSpec("P")
@@ -83,8 +84,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                         array.dtype is not first.dtype and len(arrays) not in integer):
                     _check_same(name, inputs, integer)
                 if array.dtype.char in NOT_COMPUTED:
-                    raise TypeError(f"{name}: an input has dtype {array.dtype}, in which nothing is computed; convert "
-                                    "it with .to(dtype='float32') or .to(dtype='float64')")
+                    _refuse(name, array, parameters, named, options)
                 arrays.append(array)
                 sources.append(t.node or t)
                 need.append(t.requires_grad)
@@ -92,14 +92,8 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                 arrays.append(None if t is None and len(arrays) in optional else _number(name, t, numbers))
                 sources.append(None)
                 need.append(False)
-        if options and not options.keys() <= named.keys():
-            raise TypeError(f"{name}: does not take {', '.join(sorted(options.keys() - named.keys()))}; it takes "
-                            f"{', '.join(p.name for p in parameters)}")
-        if first is None:
-            raise TypeError(f"{name}: got no Tensor but needs at least one; wrap an input in minidl.Tensor(...)")
-        if floating and first.dtype.kind != "f":
-            raise TypeError(f"{name}: the input has dtype {first.dtype} but must be float32 or float64; "
-                            "convert it with .to(dtype='float32')")
+        if first is None or (floating and first.dtype.kind != "f") or (options and not options.keys() <= named.keys()):
+            _refuse(name, first, parameters, named, options)
         recorder = mode.recorder
         try:
             if not recorder.recording:
@@ -109,12 +103,8 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                 recorder.given(*inputs)
                 k = primitives_of(first)
                 y, backward = recorder.run(name, body, k, arrays, options)
-            if first.dtype.kind != "f" and y.dtype.kind == "f" and all(
-                    getattr(array, "dtype", first.dtype).kind != "f" for array in arrays):
-                if y.dtype.itemsize == 2:              # what NumPy makes of small integers would round them
-                    arrays = [k.cast(array, "float32") if hasattr(array, "dtype") else array for array in arrays]
-                    y, backward = recorder.run(name, body, k, arrays, options)
-                y = k.cast(y, "float32")   # of integers, as PyTorch has it: float64 would fit no layer
+            if first.dtype.kind != "f" and y.dtype.kind == "f":
+                y, backward = _of_integers(y, backward, name, body, k, arrays, options)
         except (TypeError, ValueError, OverflowError) as error:
             raise _named(name, error, inputs) from error
         node = None
@@ -135,6 +125,32 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     if body.__module__.startswith("minidl."):
         OPS[name] = call
     return call
+
+
+def _refuse(name: str, first: Array | None, parameters: list[inspect.Parameter], named: Container[str],
+            options: dict[str, Any]) -> NoReturn:
+    """Raise TypeError for inputs or options that an op does not take. first: the first array, or the one at fault."""
+    if unknown := sorted(option for option in options if option not in named):
+        raise TypeError(f"{name}: does not take {', '.join(unknown)}; it takes "
+                        f"{', '.join(p.name for p in parameters)}")
+    if first is None:
+        raise TypeError(f"{name}: got no Tensor but needs at least one; wrap an input in minidl.Tensor(...)")
+    if first.dtype.char in NOT_COMPUTED:
+        raise TypeError(f"{name}: an input has dtype {first.dtype}, in which nothing is computed; convert it with "
+                        ".to(dtype='float32') or .to(dtype='float64')")
+    raise TypeError(f"{name}: the input has dtype {first.dtype} but must be float32 or float64; convert it with "
+                    ".to(dtype='float32')")
+
+
+def _of_integers(y: Array, backward: Backward | None, name: str, body: Callable[..., Any], k: ModuleType,
+                 arrays: list[Any], options: dict[str, Any]) -> tuple[Array, Backward | None]:
+    """A floating result, in float32 if all inputs are integers, as PyTorch has it: float64 would fit no layer."""
+    if any(array.dtype.kind == "f" for array in arrays if hasattr(array, "dtype")):
+        return y, backward
+    if y.dtype.itemsize == 2:              # what NumPy makes of small integers would round them
+        arrays = [k.cast(array, "float32") if hasattr(array, "dtype") else array for array in arrays]
+        y, backward = mode.recorder.run(name, body, k, arrays, options)
+    return k.cast(y, "float32"), backward
 
 
 def renamed(name: str, options: dict[str, Any], own: Collection[str] = ()) -> dict[str, Any]:

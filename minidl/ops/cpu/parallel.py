@@ -127,8 +127,7 @@ def parallel_for(count: int, chunk: int, work: Callable[[int, int], Any]) -> lis
     if 0 < count <= chunk:                 # nothing to share: half the time for small products
         return [on_one_blas_thread(partial(work, 0, count))]
     begins = range(0, count, chunk)
-    results, todo = [None] * len(begins), [work]
-    left = list(range(len(begins)))
+    results, todo, left = [None] * len(begins), [work], list(range(len(begins)))
     numbers = iter(left)                   # one for all threads: who is free takes the next chunk
     errors: list[BaseException] = []
     helping = [threading.Lock() for _ in range(min(threads(), len(begins)) - 1)]       # each held while a helper works

@@ -89,8 +89,14 @@ def parser(prog: str = "train.py") -> Parser:
     """The flags."""
     p = Parser(prog=prog, description="Train a model of the zoo and write a run folder.",
                epilog="Flags without a default take it from the model's recipe; see --list-models.")
-    whole, positive = number(int, 0, "an int"), number(int, 1, "an int")
-    real = number(float, 0, "a number")
+    _of_data(p)
+    _of_training(p)
+    _of_computing(p)
+    _of_runs(p)
+    return p
+
+
+def _of_data(p: Parser) -> None:
     p.add_argument("--model", default="lenet5", choices=zoo.MODELS, help="which net (default: %(default)s)")
     add_option(p)
     p.add_argument("--data", default="auto", type=source, metavar="NAME",
@@ -104,6 +110,10 @@ def parser(prog: str = "train.py") -> Parser:
     p.add_argument("--data-dir", metavar="DIR", help="where data sets lie (default: $MINIDL_DATA, ./data, "
                    "torchvision's and Keras's folders, the user's cache; else they are downloaded)")
     p.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")
+
+
+def _of_training(p: Parser) -> None:
+    whole, positive, real = number(int, 0, "an int"), number(int, 1, "an int"), number(float, 0, "a number")
     p.add_argument("--epochs", type=whole, help="passes over the training set; 0 only evaluates")
     sizes = p.add_mutually_exclusive_group()
     sizes.add_argument("--batch-size", type=positive, help="images or rows a step, of all ranks together (mpiexec -n)")
@@ -119,10 +129,13 @@ def parser(prog: str = "train.py") -> Parser:
     p.add_argument("--augment", type=augment, metavar="HOW", help="how training images are seen at random: some of "
                    "crop=PIXELS, reflect, flip, flip=alternate, cutout=PIXELS, brightness=X, contrast=X, color=X, "
                    "separated by commas; or none")
-    p.add_argument("--label-smoothing", type=number(float, 0, "a number"), metavar="S", help="the share of each label "
+    p.add_argument("--label-smoothing", type=real, metavar="S", help="the share of each label "
                    "that all classes get alike")
     p.add_argument("--tta", choices=TTA, help="which views of each test image are averaged: flip: it and its mirror "
                    "image; flip-shift: also both moved by a pixel")
+
+
+def _of_computing(p: Parser) -> None:
     p.add_argument("--conv-algorithm", default="auto", metavar="NAME",
                    help="how convolutions are computed; a wrong name lists the device's (default: %(default)s)")
     p.add_argument("--plugin", action="append", metavar="FILE.py", help="import this file first: it registers a "
@@ -131,6 +144,10 @@ def parser(prog: str = "train.py") -> Parser:
                    help="of products on a GPU (default: %(default)s)")
     p.add_argument("--compile", action=argparse.BooleanOptionalAction, default=None,
                    help="replay the recorded training step, and read losses once an epoch (default: on a GPU)")
+
+
+def _of_runs(p: Parser) -> None:
+    whole, positive = number(int, 0, "an int"), number(int, 1, "an int")
     p.add_argument("--seed", type=whole, default=0, help="decides parameters and order (default: %(default)s)")
     p.add_argument("--output-dir", metavar="DIR", help="the run folder (default: a new one under runs/)")
     p.add_argument("--load", metavar="FILE", help="start from these weights (HDF5)")
@@ -153,7 +170,6 @@ def parser(prog: str = "train.py") -> Parser:
     p.add_argument("--list-models", action="store_true", help="name the models and their recipes, and stop")
     p.add_argument("--no-progress", action="store_true", help="no progress bar")
     p.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    return p
 
 
 def list_models() -> None:

@@ -79,10 +79,9 @@ def _kernel(bounds: str, name: str, parameters: list[str], lines: list[str]) -> 
 '''
 
 
-def _step(s: Source, blocks: int, most: int) -> tuple[str, int, tuple[str, ...], dict[str, tuple[int, ...]]]:
-    """(the kernel `region_step`, its numbers in shared memory, the arrays that it takes and those that it writes)"""
-    region = s.region
-    s.alias = {y: x for y, x in s.reshaped.items() if s.layouts[y].tight and s.layouts[x].tight}
+def _memory(s: Source, most: int) -> tuple[list[str], list[str], list[str], int]:
+    """(lines that lay out shared memory and load filters, lines that load rows of weights, the values that are written
+    whole for each image, numbers in shared memory)"""
     head, at = [*SHARED], 0
     zeros, fresh = list[str](), list[str]()            # values of which some memory is to stay zero; the others
     for value, layout in s.layouts.items():
@@ -113,8 +112,15 @@ def _step(s: Source, blocks: int, most: int) -> tuple[str, int, tuple[str, ...],
              for value, (count, taps) in s.filters.items()]
     head += [f"load_filters<1, {count}>(b{value.number}, a{value.number});" for value, count in s.biases.items()]
     head += ["end_copies();"] if s.filters else []
-    body, read, written = list[str](), set[Value](), set[Value]()
-    waited = not rows
+    return head, rows, fresh, at
+
+
+def _step(s: Source, blocks: int, most: int) -> tuple[str, int, tuple[str, ...], dict[str, tuple[int, ...]]]:
+    """(the kernel `region_step`, its numbers in shared memory, the arrays that it takes and those that it writes)"""
+    region = s.region
+    s.alias = {y: x for y, x in s.reshaped.items() if s.layouts[y].tight and s.layouts[x].tight}
+    head, rows, fresh, at = _memory(s, most)
+    body, read, written, waited = list[str](), set[Value](), set[Value](), not rows
     for i, line in enumerate(s.lines):
         if not waited and line.function in READS_ROWS:         # the first that reads weights
             waited = True
