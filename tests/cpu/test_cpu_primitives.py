@@ -363,6 +363,8 @@ def test_huber_loss_by_its_definition() -> None:
     with np.errstate(over="ignore"):
         want = np.where(size <= 1.5, x * x / 2, (size - np.float32(0.75)) * np.float32(1.5))
     np.testing.assert_array_equal(got, want)
+    got = k.pair_loss(x[-3:], np.zeros(3, np.float32), "huber", math.inf, "none")
+    np.testing.assert_array_equal(got, [np.inf, np.inf, np.nan])
 
 
 @pytest.mark.parametrize("shape", [

@@ -348,7 +348,7 @@ def _of_difference(value: Callable[[Array, float], Any], slope: Callable[[Array,
 
 def _huber(d: Array, p: float) -> None:
     size = np.abs(d, out=scratch("size", d.shape, d.dtype))
-    below(size, p, d)
+    below(size, min(p, np.finfo(d.dtype).max), d)      # a finite number: inf - inf is NaN
     size -= np.multiply(d, 0.5, out=scratch("half", d.shape, d.dtype))
     d *= size                              # min(|d|, p) (|d| - min(|d|, p) / 2)
 
