@@ -24,7 +24,9 @@ def compare(first: Program, second: Program) -> None:
 
     def equal(a: object, b: object) -> bool:
         if isinstance(a, Slot) and isinstance(b, Slot):
-            return pairs.get(a) is b or (a.kind == b.kind == "outside" and a.array is b.array)
+            if pairs.get(a) is b or a.array is None or b.array is None or a.kind != b.kind:
+                return pairs.get(a) is b
+            return a.array is b.array or (a.kind == "constant" and picture(a.array) == picture(b.array))
         if isinstance(a, Dynamic) and isinstance(b, Dynamic):
             return a.number == b.number and _same_read(a.read, b.read)
         if is_array(a) and is_array(b):
@@ -82,4 +84,6 @@ def _is_slice(a: object, b: object) -> bool:
 
 def _said(value: object) -> str:
     text = show(value)
+    if isinstance(value, Slot) and value.kind == "constant":
+        text = " ".join(str(value.array).split())
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -20,8 +20,8 @@ Place = Tensor | int                       # a Tensor from outside, or the numbe
 
 
 class Slot:
-    """A value: an input of the step, an array from outside that every replay shares, which it has, or the result of a
-    call."""
+    """A value: an input of the step, an array from outside that every replay shares, or a constant that the step makes,
+    which it has, or the result of a call."""
 
     __slots__ = ("array", "dtype", "kind", "number", "shape")
 
@@ -29,7 +29,7 @@ class Slot:
         self.number, self.kind, self.shape, self.dtype, self.array = number, kind, shape, dtype, array
 
     def __repr__(self) -> str:
-        return f"{'%' if self.kind == 'result' else '@' if self.kind == 'outside' else '$'}{self.number}"
+        return f"{'%' if self.kind == 'result' else '$' if self.array is None else '@'}{self.number}"
 
 
 class Dynamic:

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ..core import tensor
 from ..core.device import Array, is_array, is_cuda
 from ..core.mode import Listener, Watched, mode, unwrapped
 from ..core.tensor import Tensor, wrap
@@ -160,6 +161,14 @@ class Recorder(Listener):
         self.given(t)
         self.changed[id(t)] = t
 
+    def constant(self, array: Array) -> Array:
+        """The step makes it anew in each run: a copy is its own, unless a pass finds that it may be shared."""
+        self.slot("constant", array)
+        return tensor.backend_of(wrap(array)).copy(array)
+
+    def cast(self, t: Tensor, array: Array, dtype: np.dtype) -> Array:
+        return tensor.backend_of(t).cast(array, dtype.name)
+
     def made(self, t: Tensor, of_data: bool = False) -> None:
         """A Tensor that the step made, of a value that the program knows: new data are refused. It must not outlive the
         step, unless it is returned."""
@@ -255,7 +264,7 @@ class Recorder(Listener):
     def slot(self, kind: str, array: Array) -> Slot:
         key = id(array)
         slot = self.slots[key] = Slot(len(self.ends), kind, array.shape, array.dtype,
-                                      array if kind == "outside" else None)
+                                      array if kind in ("outside", "constant") else None)
         self.ends.append(weakref.ref(array, lambda _: self.slots.pop(key, None)))
         return slot
 

@@ -25,7 +25,7 @@ class ByCalls:
         slots = {slot for call in program.calls for slot in (*call.reads, *call.results)}
         self.inputs = [*program.inputs, *(slot for _, slot in program.before)]
         slots |= {*self.inputs, *program.kept()}
-        self.outside = [(slot.number, slot.array) for slot in slots if slot.kind == "outside"]
+        self.outside = [(slot.number, slot.array) for slot in slots if slot.array is not None]
         self.size = 1 + max((slot.number for slot in slots), default=0)
         self.steps = [(getattr(call.backend, call.name), *_template(call), [slot.number for slot in call.results],
                        call.several, [slot.number for slot in end])

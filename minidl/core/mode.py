@@ -6,12 +6,16 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .contexts import context
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from .tensor import Tensor
+
+T = TypeVar("T")
 
 clock = itertools.count(1).__next__        # creation order of Nodes, of changes in place, and of attributes
 changes = [0]                              # when an attribute of anything Watched was last set
@@ -70,6 +74,14 @@ class Listener:
 
     def given(self, *things: object) -> None:
         """Tensors, and arrays from before the step, are given to an op or a primitive."""
+
+    def constant(self, array: T) -> T:
+        """An array that shapes and plain numbers alone decide: as a Tensor is to hold it."""
+        return array
+
+    def cast(self, t: Tensor, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """A Tensor's array, or what it is on another device, in another dtype."""
+        return array.astype(dtype)
 
     def made(self, t: Tensor, of_data: bool = False) -> None:
         """A Tensor is made around what a primitive gave, or of data."""

@@ -108,6 +108,8 @@ class Tensor(Attached):
             raise TypeError(f"Tensor: dtype {array.dtype} cannot require a gradient, only float32 and float64 "
                             "can; pass dtype='float32'")
         there = array if device is None else _device.to_device(array, device)
+        if not requires_grad and not isinstance(data, np.generic) and not _device.is_array(data):
+            there = mode.recorder.constant(there)      # of Python's numbers
         self._data = there.copy() if requires_grad and there is array else there
         self.requires_grad = requires_grad
         self._grad = None
@@ -260,11 +262,12 @@ class Tensor(Attached):
         device, dtype = _device.destination(device, dtype)
         if device is not None:
             array = _device.to_device(array, device)
-        if dtype is not None:
-            array = array.astype(dtype, copy=False)
+        if array is not self._data or (self.requires_grad and dtype not in (None, array.dtype)):
+            mode.recorder.refuse("moves a Tensor, or converts one that requires a gradient, with .to()")
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            array = mode.recorder.cast(self, array, np.dtype(dtype))
         if array is self._data:
             return self
-        mode.recorder.refuse("moves or converts a Tensor with .to()")
         if self.node is not None:
             raise ValueError(f"to: the Tensor was made by {self.node.name!r} and no gradient would flow back "
                              "through the move; move the inputs instead, or call .detach() first")

@@ -1,7 +1,7 @@
 """Tensors of zeros, ones, numbers in a row and random numbers, by the names that PyTorch has for them.
 
 Shapes are ints or one tuple: `zeros(2, 3)`, `zeros((2, 3))`. Random numbers come from minidl's counter-based generator.
-A compiled step refuses all of these, as any Tensor that is made from data: make it outside.
+A compiled step makes those that shapes and numbers decide; it refuses random ones: make them outside.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..core import rng
-from ..core.device import DType, is_array
+from ..core.device import DType, is_array, to_device
+from ..core.mode import mode
 from ..core.tensor import Tensor
 from .common.geometry import is_int
 
@@ -29,6 +30,11 @@ def _int(name: str, what: str, value: object, least: float) -> None:
     if not is_int(value, least):
         must = "an int" if least == -math.inf else f"an int of at least {least}"
         raise ValueError(f"{name}: {what} is {value!r} but must be {must}")
+
+
+def _constant(array: np.ndarray, device: str | None, requires_grad: bool = False) -> Tensor:
+    there = array if device is None else to_device(array, device)
+    return Tensor(there if requires_grad else mode.recorder.constant(there), requires_grad)
 
 
 def tensor(data: Any, *, dtype: DType = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
@@ -57,7 +63,7 @@ def full(shape: int | tuple[int, ...], value: float, *, dtype: DType = None, dev
     [[0.5, 0.5], [0.5, 0.5]]
     """
     chosen = dtype or (np.float32 if isinstance(value, float) else None)
-    return Tensor(np.full(_sizes("full", shape), value, chosen), requires_grad, device)
+    return _constant(np.full(_sizes("full", shape), value, chosen), device, requires_grad)
 
 
 def zeros(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str | None = None,
@@ -67,20 +73,20 @@ def zeros(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str 
     >>> zeros(2, 3).shape
     (2, 3)
     """
-    return Tensor(np.zeros(_sizes("zeros", *shape), dtype), requires_grad, device)
+    return _constant(np.zeros(_sizes("zeros", *shape), dtype), device, requires_grad)
 
 
 def ones(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str | None = None,
          requires_grad: bool = False) -> Tensor:
     """Ones of a shape."""
-    return Tensor(np.ones(_sizes("ones", *shape), dtype), requires_grad, device)
+    return _constant(np.ones(_sizes("ones", *shape), dtype), device, requires_grad)
 
 
 def eye(rows: int, columns: int | None = None, *, dtype: DType = np.float32, device: str | None = None) -> Tensor:
     """Ones on the diagonal, zeros beside it."""
     for size in (rows, rows if columns is None else columns):
         _int("eye", "a size", size, 0)
-    return Tensor(np.eye(rows, columns, dtype=dtype), device=device)
+    return _constant(np.eye(rows, columns, dtype=dtype), device)
 
 
 def arange(start: float, end: float | None = None, step: float = 1, *, dtype: DType = None,
@@ -91,13 +97,13 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: DT
     ([0, 1, 2], [1.0, 1.5])
     """
     values = np.arange(0, start, step) if end is None else np.arange(start, end, step)
-    return Tensor(values.astype(dtype or (np.float32 if values.dtype.kind == "f" else np.int64)), device=device)
+    return _constant(values.astype(dtype or (np.float32 if values.dtype.kind == "f" else np.int64)), device)
 
 
 def linspace(start: float, end: float, steps: int, *, dtype: DType = np.float32, device: str | None = None) -> Tensor:
     """A number of values from start to end, both included, at equal distances."""
     _int("linspace", "steps", steps, 0)
-    return Tensor(np.linspace(start, end, steps, dtype=dtype), device=device)
+    return _constant(np.linspace(start, end, steps, dtype=dtype), device)
 
 
 def rand(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str | None = None,

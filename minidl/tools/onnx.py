@@ -135,6 +135,9 @@ class _Trace(Listener):
     def refuse(self, what: str, way_out: str = "do it outside the step") -> NoReturn:
         raise ValueError(f"onnx.export: the net {what}, which a file cannot repeat; {way_out}")
 
+    def cast(self, t: Tensor, array: np.ndarray, dtype: np.dtype) -> NoReturn:
+        self.refuse("converts a Tensor with .to()")
+
     def change(self, t: Tensor, on_tape: bool = False) -> None:
         self.refuse("changes a Tensor in place", "compute a new one, or call net.eval() where that is a layer's")
 

@@ -174,7 +174,8 @@ READS = rf"<lambda> reads a Tensor's values at PLACE{REPEAT}return the Tensor an
 MAKES = (rf"<lambda> makes a Tensor from data at PLACE{REPEAT}make it outside and use it here, or pass it as an "
          "argument$")
 TAKES = rf"<lambda> takes a Tensor's array \(\.data\) at PLACE{REPEAT}compute with the Tensor$"
-MOVES = rf"<lambda> moves or converts a Tensor with \.to\(\) at PLACE{REPEAT}do it outside the step$"
+MOVES = (r"<lambda> moves a Tensor, or converts one that requires a gradient, with \.to\(\) at "
+         rf"PLACE{REPEAT}do it outside the step$")
 
 REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "item": (lambda x: x.sum().item(), READS),
@@ -189,11 +190,11 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "repr": (lambda x: repr(x * 2), READS),
     "an f-string": (lambda x: f"{x}", READS),
     "a weight": (lambda x: x * W.detach().numpy()[0].item(), READS),
-    "a Tensor of numbers": (lambda x: x * Tensor([1.0, 2.0]), MAKES),
     "a Tensor of an array": (lambda x: x * Tensor(np.ones(2, np.float32)), MAKES),
     "a Tensor of .data": (lambda x: x * Tensor(x.data + 1), TAKES),
-    "labels of numbers": (lambda x: ops.cross_entropy(x.reshape(1, 2), [0]), MAKES),
-    "a dtype": (lambda x: x.to(dtype="float64"), MOVES),
+    "a leaf of numbers": (lambda x: x * Tensor([1.0, 2.0], requires_grad=True), MAKES),
+    "random numbers": (lambda x: x * minidl.rand(2), MAKES),
+    "a parameter's dtype": (lambda x: W.to(dtype="float64"), MOVES),
     "an array of no primitive": (lambda x: np.ones(2), r"<lambda> returns an array of shape \(2,\) that no primitive "
                                  r"made; return Tensors that it computed \(PLACE\)$"),
     "a tuple with one": (lambda x: (x * 2, [np.ones(2)]), r"<lambda> returns an array of shape \(2,\) that no"),
@@ -775,3 +776,70 @@ def test_each_backward_is_called_ahead_and_leaves_nothing(monkeypatch: pytest.Mo
         assert step(Tensor(3.0, requires_grad=True)).item() == 9
     assert len(errors) == 2                # once in each recording
     assert all(errors)
+
+
+# ---------------------------------------------------------------- constants
+FACTOR, ROW, TABLE = 3.0, [1.0, 2.0], {"rows": [[1.0, 2.0], [3.0, 4.0]]}
+CONSTANTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "zeros": lambda x: x + minidl.zeros(x.shape),
+    "ones, full, eye": lambda x: x * minidl.ones(2) @ minidl.eye(2) + minidl.full((2,), 0.5),
+    "a row of numbers": lambda x: x * minidl.arange(x.shape[1], dtype="float32") + minidl.linspace(0, 1, 2),
+    "like another": lambda x: minidl.zeros_like(x) + minidl.full_like(x, 2.0) * x,
+    "a list": lambda x: x * Tensor([1.0, -2.0]),
+    "a number": lambda x: x * Tensor(2.5),
+    "what a name holds": lambda x: x * Tensor([FACTOR, 1.0]) + Tensor(ROW) + Tensor(TABLE["rows"]),
+    "labels": lambda x: ops.cross_entropy(x, [0, 1]),
+    "a mask": lambda x: (x > 0).float() * x,
+    "a dtype": lambda x: x.detach().to(dtype="float64").sum(),
+    "classes": lambda x: (Tensor([0, 1]).reshape(2, 1) == minidl.arange(2)).float() * x,
+    "changed in place": lambda x: changed_in_place(minidl.zeros(2, 2), x),
+    "a part of one, changed": lambda x: changed_in_place(minidl.ones(3, 2, 2)[1], x),
+    "returned": lambda x: minidl.ones(2, 2),
+    "a view, returned": lambda x: minidl.zeros(4).reshape(2, 2)}
+
+
+def changed_in_place(t: Tensor, x: Tensor) -> Tensor:
+    with minidl.no_grad():
+        t += x
+        t[0] = 7.0
+    return t * x
+
+
+@pytest.mark.parametrize("what", CONSTANTS)
+def test_constants_are_made_anew(what: str) -> None:
+    """Whatever was done to those that an earlier call made, or returned."""
+    step, rng = CONSTANTS[what], np.random.default_rng(0)
+    compiled = minidl.compile(step)
+    for _ in range(5):
+        x = Tensor(rng.standard_normal((2, 2), np.float32))
+        want, got = step(x), compiled(x)
+        np.testing.assert_array_equal(got.numpy(), want.numpy())
+        assert got.dtype == want.dtype
+        with minidl.no_grad():
+            got[...] = 99
+    assert compiled.recordings == 2
+    assert compiled.program is not None
+    copied = "copy" in names(compiled.program)
+    assert copied == (what in ("changed in place", "a part of one, changed", "returned", "a view, returned"))
+
+
+@pytest.mark.parametrize("change", [
+    lambda: globals().update(FACTOR=10.0), lambda: ROW.append(ROW.pop() + 1), lambda: TABLE["rows"][1].reverse()],
+    ids=["a name", "a list", "a list in a dict"])
+def test_constants_follow_what_they_are_made_of(change: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FACTOR", "ROW", "TABLE"):
+        monkeypatch.setitem(globals(), name, copy.deepcopy(globals()[name]))
+    step, x = CONSTANTS["what a name holds"], numbers(2, 2)
+    compiled = minidl.compile(step)
+    for _ in range(3):
+        compiled(x)
+    change()
+    np.testing.assert_array_equal(compiled(x).numpy(), step(x).numpy())
+
+
+def test_constants_that_differ_are_refused() -> None:
+    rng = np.random.default_rng(0)
+    compiled = minidl.compile(lambda x: x * Tensor([rng.random(), 1.0]))
+    compiled(numbers(2))
+    with pytest.raises(CompileError, match=r"it gave copy at \S+ \[0\.\d+ 1\. ?\] in one run and \[0\.\d+ 1\. ?\] in"):
+        compiled(numbers(2))

@@ -160,7 +160,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
       for family in FAMILIES),
     (f"{OPS}/__init__", (f"{COMMON}/op", f"{COMMON}/backend", f"{COMMON}/primitives", f"{COMMON}/curves",
                          f"{COMMON}/geometry/sets", *FAMILIES)),
-    (f"{OPS}/create", ("numpy", f"{CORE}/rng", f"{CORE}/device", f"{CORE}/tensor", GEOMETRY)),
+    (f"{OPS}/create", ("numpy", f"{CORE}/mode", f"{CORE}/rng", f"{CORE}/device", f"{CORE}/tensor", GEOMETRY)),
     ("minidl/compiler/graph", ("cupy", "numpy", f"{CORE}/device", f"{CORE}/mode", f"{CORE}/pools", f"{CORE}/tensor",
                                f"{COMMON}/primitives",
                                f"{CUDA}/launch/addresses", "minidl/compiler")),

@@ -199,8 +199,8 @@ def test_gradients_of_methods_are_recorded() -> None:
 
 
 @pytest.mark.parametrize(("step", "words"), [
-    (lambda x: x + minidl.zeros(2), "makes a Tensor from data"), (lambda x: x * minidl.randn(2), "makes a Tensor from"),
-    (lambda x: x.long(), r"moves or converts a Tensor with \.to"), (lambda x: x * x.sum().item(), "reads a Tensor's"),
+    (lambda x: x + Tensor(np.zeros(2)), "makes a Tensor from data"), (lambda x: x * minidl.randn(2), "makes a Tensor"),
+    (lambda x: x * x.sum().item(), "reads a Tensor's"),
     (lambda x: x.requires_grad_(), "changes whether a Tensor requires a gradient")])
 def test_what_cannot_be_recorded_is_refused(step: Callable[[Tensor], Any], words: str) -> None:
     with pytest.raises(minidl.CompileError, match=words):

@@ -96,11 +96,14 @@ def _shape_of(value: object) -> Any:
 
 
 def copy_elision(program: Program) -> Program:
-    """Leave out copies of what nobody else reads or keeps, where it lies in memory of its own: it is the copy."""
+    """Leave out copies of what nobody else reads or keeps, where it lies in memory of its own: it is the copy; and of
+    constants, where nothing is written to the copy, and nobody keeps it."""
     makers = Counter(slot for call in program.calls for slot in call.results)
     uses = Counter(slot for call in program.calls for slot in call.reads) + Counter(program.kept())
     own = {slot for call in program.calls if not call.known.shares for slot in call.results
            if slot.kind == "result" and makers[slot] == uses[slot] == 1}
+    source, alive = program.sources(), program.written() | program.kept()
+    changed = alive | {source[slot] for slot in alive if slot in source}
     renamed: dict[Slot, Slot] = {}
 
     def current(value: object) -> Any:
@@ -108,7 +111,8 @@ def copy_elision(program: Program) -> Program:
 
     calls = []
     for call in program.calls:
-        if call.name == "copy" and call.arguments[0] in own:
+        if call.name == "copy" and (call.arguments[0] in own or (
+                call.arguments[0].kind == "constant" and call.results[0] not in changed)):
             renamed[call.results[0]] = current(call.arguments[0])
         else:
             calls.append(_with_slots(call, current))

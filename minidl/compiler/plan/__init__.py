@@ -81,7 +81,7 @@ def _bytes(slot: Slot) -> int:
 def can_be_captured(program: Program) -> bool:
     """Whether all calls run on a CUDA device and read changing numbers there."""
     slots = [slot for call in program.calls for slot in (*call.reads, *call.results)]
-    arrays = [slot.array for slot in slots if slot.kind == "outside"]
+    arrays = [slot.array for slot in slots if slot.array is not None]
     on_cuda = bool(program.calls) and all(call.backend.__name__.endswith(".cuda") for call in program.calls)
     return on_cuda and all(map(is_cuda, arrays)) and all(
         call.known.captured for call in program.calls
