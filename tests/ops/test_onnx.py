@@ -200,7 +200,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
                        "new one, or call net.eval() where that is a layer's"),
     "a value": (lambda x: x * float(x.max()), "the net reads a Tensor's values, which a file cannot repeat; return"),
     "an array": (lambda x: Tensor(x.data * 2), "the net takes a Tensor's array (.data), which a file cannot repeat"),
-    "a dtype": (lambda x: (x > 0).float() * x, "the net converts a Tensor with .to(), which a file cannot repeat"),
+    "a cast": (lambda x: (x > 0).float() * x, "the net converts a Tensor with .to(), which a file cannot repeat"),
     "in place": (in_place, "the net changes a Tensor in place, which a file cannot repeat; compute a new one"),
     "a count": (lambda x: x / float(x.shape[0]), "the net does something else for another number of images; make its"),
     "another op": (lambda x: x if x.shape[0] > 2 else x * 2.0, "does something else for another number of images"),
