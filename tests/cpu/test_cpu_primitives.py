@@ -1007,3 +1007,13 @@ def test_attention_in_chunks_is_attention(budget: int, masked: str, monkeypatch:
     close(sums, np.broadcast_to(want_sums, sums.shape))
     for each, expected in zip(got, want, strict=True):
         close(each, expected)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int64", "uint64"])
+def test_many_numbers_along_an_axis_of_any_dtype(dtype: str) -> None:
+    """Also those from the end, of an axis that is longer than the dtype can count."""
+    x = np.random.default_rng(0).standard_normal((40, 600))
+    index = np.tile(np.array([0, 5, 7, 100] if dtype[0] == "u" else [0, -1, -100, 100]).astype(dtype), (40, 20))
+    np.testing.assert_array_equal(k.take_along(x, index, 1), np.take_along_axis(x, index.astype(np.int64), 1))
+    np.testing.assert_array_equal(k.take_along_grad_x(np.ones(index.shape), index, x.shape, 1, False)[0].nonzero()[0],
+                                  sorted({int(i) % 600 for i in index[0].astype(np.int64)}))

@@ -222,3 +222,11 @@ def test_how_layers_look() -> None:
     assert repr(nn.LayerNorm(2, elementwise_affine=False)) == "LayerNorm((2,), eps=1e-05, elementwise_affine=False)"
     assert repr(nn.GroupNorm(1, 2, affine=False)) == "GroupNorm(1, 2, eps=1e-05, affine=False)"
     assert repr(nn.Identity()) == "Identity()"
+
+
+def test_an_infinite_bias_is_infinite_in_its_place_alone() -> None:
+    norm = nn.LayerNorm(64)
+    norm.bias.data[3] = np.inf
+    y = norm(Tensor(np.random.default_rng(0).standard_normal((20, 64), np.float32))).numpy()
+    assert np.isinf(y[:, 3]).all()
+    assert np.isfinite(np.delete(y, 3, 1)).all()

@@ -104,7 +104,8 @@ def _by_places(index: Array, shape: tuple[int, ...], axis: int, work: Callable[[
 
     def some(i: int, j: int) -> None:
         part = index[i:j]
-        if part.view(f"u{part.itemsize}").max() >= n:          # which numbers below 0 are, too
+        # Without their sign, numbers below 0 are larger than all others of their dtype
+        if part.view(f"u{part.itemsize}").max() >= min(n, np.iinfo(part.dtype).max + 1):
             where: Index = *(0,) * axis, part
             part = np.arange(n).reshape(*(1,) * axis, n)[where]                       # or IndexError
         places = scratch("places", part.shape, np.intp)

@@ -185,13 +185,14 @@ def normalized(x: Array, mean: Array, rstd: Array, w: Array | None, b: Array | N
     if _weights_by_value(g):
         scale_rows, shift_rows = (np.zeros((g.n, 2), x.dtype) for _ in range(2))
         scale_rows[:, :1], shift_rows[:, :1], shift_rows[:, 1] = rstd, -left * rstd, 1
-        weights = np.zeros((2, g.inner), x.dtype)
-        weights[0], weights[1] = 1 if w is None else w.reshape(-1), 0 if b is None else b.reshape(-1)
+        weights, shifts = (np.zeros((2, g.inner), x.dtype) for _ in range(2))      # 0 times an infinite bias is NaN
+        weights[0] = shifts[0] = 1 if w is None else w.reshape(-1)
+        shifts[1] = 0 if b is None else b.reshape(-1)
 
         def of_rows(i: int, j: int) -> None:           # a product of matrices repeats faster than NumPy's loops
             each = scratch("norm each", (j - i, g.inner), x.dtype)
             part = np.multiply(centered(i, j)[:, 0], np.matmul(scale_rows[i:j], weights, out=each), out=normal[i:j, 0])
-            part += np.matmul(shift_rows[i:j], weights, out=each)
+            part += np.matmul(shift_rows[i:j], shifts, out=each)
     else:
         scales = _by_channel(rstd, g)
         scales = scales if w is None else scales * w
