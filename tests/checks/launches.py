@@ -115,16 +115,18 @@ def shared_memory_is_filled() -> None:
 def given_arrays_are_copied(dtype: type, *sizes: int) -> None:
     """To arrays of a graph and back, for more replays than the table has rows; here it lies on the device."""
     rows, blocks, copies = 3, 2, range(len(sizes))
-    mine, turns = [cupy.zeros(size, dtype) for size in sizes], cupy.zeros((2, len(sizes), blocks), np.int32)
+    mine, turn_of_row = [cupy.zeros(size, dtype) for size in sizes], cupy.zeros(1, np.int32)
     given = [[cupy.asarray((np.arange(size) % 90 + row).astype(dtype)) for size in sizes] for row in range(rows)]
     back = [[cupy.zeros(size, dtype) for size in sizes] for _ in range(rows)]
     table = cupy.asarray(np.array([[array.data.ptr for array in (*given[row], *back[row])] for row in range(rows)],
                                   np.uint64))
     own = cupy.asarray(np.array([[array.data.ptr, array.nbytes] for array in mine], np.uint64))
-    kernel = launch.kernel("launch/addresses.cu", "copy_given")
+    row = cupy.zeros(2 * len(sizes), np.uint64)
+    read, copy = (launch.kernel("launch/addresses.cu", name) for name in ("read_given", "copy_given"))
     for turn in range(5):
+        read((1,), (64,), table, row, turn_of_row, rows, row.size)
         for way in range(2):
-            kernel((blocks, len(sizes)), (64,), table, own, turns[way], rows, 2 * len(sizes), way * len(sizes), way)
+            copy((blocks, len(sizes)), (64,), row, own, way * len(sizes), way)
         for i in copies:
             np.testing.assert_array_equal(back[turn % rows][i].get(), given[turn % rows][i].get())
             back[turn % rows][i][...] = 0

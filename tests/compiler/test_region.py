@@ -335,4 +335,4 @@ def test_gpu_a_compiled_step_is_two_launches_and_the_update(monkeypatch: pytest.
     monkeypatch.setattr(launch.Kernel, "__call__", counted)
     step(x, labels)                                                        # the capture
     assert [name for name in launched if name != "poison"] == [
-        "copy_given", "region_step", "sums", "sgd", "copy_given"]          # a rate that is given, and the loss
+        "read_given", "copy_given", "region_step", "sums", "sgd", "copy_given"]    # a rate that is given, and the loss

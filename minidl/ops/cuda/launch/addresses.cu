@@ -1,10 +1,13 @@
 // Copies between arrays that a captured graph owns and those that each of its replays is given anew.
 //
 // The host writes the addresses of what a replay is given into a row of a table, in its own memory, before it starts the
-// replay: row 0, 1, ..., `rows` - 1, and from the first on again. A block counts by itself which row is next, so that no
-// launch says it. Block (b, k) has every gridDim.x-th part of copy k: from column first + k to the graph's own array, or
-// back. own: the address and the bytes of each of these. A thread copies 16 bytes at a time, or 4, or one, as both
-// arrays allow. Requires: a grid of (any number, copies); turns: a number for each block, zero at first.
+// replay: row 0, 1, ..., `rows` - 1, and from the first on again. read_given, one block, brings the next row to the
+// device, once for all copies: reads of the host's memory are not cached, and each block of a copy made one.
+// It counts by itself which row is next, so that no launch says it. turn: zero at first.
+//
+// Block (b, k) of copy_given has every gridDim.x-th part of copy k: from column first + k of the row to the graph's own
+// array, or back. own: the address and the bytes of each of these. A thread copies 16 bytes at a time, or 4, or one, as
+// both arrays allow. Requires: a grid of (any number, copies).
 #include "include/common.cuh"
 
 template <class T> __device__ __forceinline__ void copy_part(const char* from, char* to, unsigned long long bytes) {
@@ -13,16 +16,18 @@ template <class T> __device__ __forceinline__ void copy_part(const char* from, c
     }
 }
 
-extern "C" __global__ void copy_given(const unsigned long long* table, const unsigned long long* own, int* turns,
-                                      int rows, int columns, int first, int back) {
-    __shared__ unsigned long long given;
-    if (threadIdx.x == 0) {
-        int* turn = turns + blockIdx.y * gridDim.x + blockIdx.x;
-        given = ((const volatile unsigned long long*)table)[*turn * columns + first + blockIdx.y];
-        *turn = *turn + 1 == rows ? 0 : *turn + 1;
-    }
-    __syncthreads();
-    unsigned long long mine = own[2 * blockIdx.y], bytes = own[2 * blockIdx.y + 1];
+extern "C" __global__ void read_given(const unsigned long long* table, unsigned long long* row, int* turn, int rows,
+                                      int columns) {
+    const int at = *turn;
+    for (int i = threadIdx.x; i < columns; i += blockDim.x)
+        row[i] = ((const volatile unsigned long long*)table)[at * columns + i];
+    __syncthreads();                       // all have read the turn
+    if (threadIdx.x == 0) *turn = at + 1 == rows ? 0 : at + 1;
+}
+
+extern "C" __global__ void copy_given(const unsigned long long* row, const unsigned long long* own, int first,
+                                      int back) {
+    unsigned long long given = row[first + blockIdx.y], mine = own[2 * blockIdx.y], bytes = own[2 * blockIdx.y + 1];
     const char* from = (const char*)(back ? mine : given);
     char* to = (char*)(back ? given : mine);
     switch ((mine | given | bytes) % 16) {

@@ -26,9 +26,9 @@ class Addresses:
     """The table of a graph that is given so many inputs and results at each replay, and numbers: of each the codes of
     struct, "d" for a float64, "QQ" for the two words of a key. page: gives memory for it, as `GraphMemory.page`.
 
-    A row holds the addresses of the numbers, of inputs and of results, and the numbers themselves. The graph is
-    captured from `take`, its calls, and `give`; `start` starts a replay. Kernels copy what the driver would: a call of
-    the driver for each array costs the host as much as a launch.
+    A row holds the addresses of inputs and of results, and the numbers themselves. The graph is captured from `take`,
+    its calls, and `give`; `start` starts a replay. Kernels copy what the driver would: a call of the driver for each
+    array costs the host as much as a launch. The first brings the row to the device, where the numbers are copied from.
 
     A row of the table is written again once an event tells that its replay has ended. Graphs of one capture run one
     after the other, on whatever streams they are started, so an event behind one of them is behind all before it.
@@ -37,24 +37,25 @@ class Addresses:
     def __init__(self, page: Callable[[int, int], tuple[np.ndarray, cupy.ndarray]], inputs: int, results: int,
                  numbers: Sequence[str]):
         copies, codes = len(numbers) + inputs + results, "".join(numbers)
-        self._host, self._table = page(ROWS, max(1, copies + len(codes)))
+        self._copies, (self._host, self._table) = copies, page(ROWS, max(1, copies + len(codes)))
         self._row_bytes, self._first, self._rows = self._host.strides[0], 8 * len(numbers), self._host.data
         self._pack = struct.Struct(f"={inputs + results}Q{codes}").pack_into
+        self._row, self._next = cupy.zeros(self._host.shape[1], np.uint64), cupy.zeros(1, np.int32)
         before = [sum(map(len, numbers[:i])) for i in range(len(numbers))]           # words of numbers
-        cells = np.arange(ROWS)[:, None] * self._row_bytes + 8 * (copies + np.array(before, np.int64))
-        self._host[:, :len(numbers)] = self._table.data.ptr + cells
-        # Of each copy the graph's own address and the bytes, written once they are known, and the turns of its blocks
+        self._host[:, :len(numbers)] = self._row.data.ptr + 8 * (copies + np.array(before, np.int64))
+        # Of each copy the graph's own address and the bytes, written once they are known
         self._own = cupy.zeros((max(1, copies), 2), np.uint64)
-        self._turns = cupy.zeros((max(1, copies), MAX_BLOCKS), np.int32)
         self._arrays: list[cupy.ndarray] = []
         self._events = [cupy.cuda.Event(block=True, disable_timing=True) for _ in range(2)]       # behind each half
-        self._kernel = kernel(FILE, "copy_given")
+        self._read, self._kernel = kernel(FILE, "read_given"), kernel(FILE, "copy_given")
         # None until it is captured, and at the end of a program
         self.graph: cupy.cuda.Graph = None
         self.turn: int | None = 0          # the next row; None: not known, since a start was interrupted; -1: starting
 
     def take(self, numbers: list[cupy.ndarray], inputs: list[cupy.ndarray]) -> None:
         """Copy to these arrays: to be captured, before all calls."""
+        if self._copies:
+            self._read((1,), (THREADS,), self._table, self._row, self._next, ROWS, self._row.size)
         self._copy([*numbers, *inputs], 0)
 
     def give(self, results: list[cupy.ndarray]) -> None:
@@ -65,8 +66,7 @@ class Addresses:
         if arrays:
             first, count = len(self._arrays), len(arrays)
             per_copy = min(MAX_BLOCKS, max(blocks(array.nbytes, BYTES_PER_BLOCK) for array in arrays))
-            self._kernel((per_copy, count), (THREADS,), self._table, self._own[first:], self._turns[first:], ROWS,
-                         self._host.shape[1], first, back)
+            self._kernel((per_copy, count), (THREADS,), self._row, self._own[first:], first, back)
             self._arrays += arrays
 
     def captured(self, graph: cupy.cuda.Graph) -> None:
@@ -104,7 +104,7 @@ class Addresses:
     def _start_over(self) -> int:
         """The first row, after a start of which nobody knows whether it went as far as the device."""
         cupy.cuda.Device().synchronize()
-        self._turns.fill(0)
+        self._next.fill(0)
         return 0
 
 
