@@ -43,7 +43,7 @@ class SideStreams:
 
     def run(self, number: int, waiting: int | None, primitive: Callable[..., Any], arguments: list[Any],
             options: dict[str, Any]) -> Any:
-        """A call, by its number and that of the one that waits for it, as in Plan.side."""
+        """A call, by its number and that of the one that waits for it, as in Schedule.side."""
         if waiting is None:
             self.join(number)
             return primitive(*arguments, **options)

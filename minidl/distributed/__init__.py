@@ -8,7 +8,7 @@ docs/distributed.md says how.
 from .failure import OtherRank
 from .first import by_first
 from .gradients import average
-from .launch import Launch, launched
+from .launch import Launch, Launched, launched
 from .world import One, World, current, start
 
-__all__ = ["Launch", "One", "OtherRank", "World", "average", "by_first", "current", "launched", "start"]
+__all__ = ["Launch", "Launched", "One", "OtherRank", "World", "average", "by_first", "current", "launched", "start"]

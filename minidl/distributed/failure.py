@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .launch import Launch
+from .launch import Launched
 
 if TYPE_CHECKING:
     from .mpi import Mpi
@@ -36,7 +36,7 @@ class OtherRank(RuntimeError):
 
 
 @contextmanager
-def ends_all(found: Launch) -> Iterator[None]:
+def ends_all(found: Launched) -> Iterator[None]:
     """Within this MPI joins the ranks. An error ends those that wait for this one there: of several ranks that have it
     the first one tells."""
     faulthandler.dump_traceback_later(JOINING, exit=True)          # MPI waits without an end, and lets no thread run

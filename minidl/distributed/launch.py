@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Launch(NamedTuple):
+class Launched(NamedTuple):
     """This process is one of `size` that `by` has started together; its number among them is `rank`."""
 
     rank: int
@@ -15,6 +15,7 @@ class Launch(NamedTuple):
     by: str
 
 
+Launch = Launched                          # its name up to 0.2
 # By launcher: the variables of rank and size. Of several that are set the first counts: srun sets its own beside those
 # of the MPI that it starts.
 LAUNCHERS = {
@@ -25,13 +26,13 @@ LAUNCHERS = {
 }
 
 
-def launched(environment: Mapping[str, str] | None = None) -> Launch | None:
+def launched(environment: Mapping[str, str] | None = None) -> Launched | None:
     """How this process was started, if a launcher has started several together; else None.
 
     Raises ValueError for a rank or size that is none.
 
     >>> launched({"PMI_RANK": "1", "PMI_SIZE": "4"})
-    Launch(rank=1, size=4, by='mpiexec of MPICH')
+    Launched(rank=1, size=4, by='mpiexec of MPICH')
     >>> launched({}) is None, launched({"PMI_RANK": "0", "PMI_SIZE": "1"}) is None
     (True, True)
     """
@@ -42,5 +43,5 @@ def launched(environment: Mapping[str, str] | None = None) -> Launch | None:
             if not all(number.isdigit() for number in told) or not int(told[0]) < max(1, int(told[1])):
                 raise ValueError(f"distributed: {by} sets {rank}={told[0]} and {size}={told[1]} but they must be a "
                                  f"rank, from 0, and how many there are; unset both to run as one process")
-            return Launch(int(told[0]), int(told[1]), by) if int(told[1]) > 1 else None
+            return Launched(int(told[0]), int(told[1]), by) if int(told[1]) > 1 else None
     return None

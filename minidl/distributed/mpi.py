@@ -14,7 +14,7 @@ from ..ops.common.ranks import weight
 from ..ops.cpu import parallel
 from . import witness
 from .failure import APART, Ends
-from .launch import Launch
+from .launch import Launched
 from .nccl import Nccl, choose
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ STDERR = 2
 T = TypeVar("T")
 
 
-def together(found: Launch) -> MPI.Comm:
+def together(found: Launched) -> MPI.Comm:
     """MPI's communicator of all processes that a launcher has started.
 
     Raises ImportError without mpi4py, and ValueError where MPI finds other processes than the launcher says.

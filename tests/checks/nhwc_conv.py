@@ -25,7 +25,7 @@ from minidl.ops.cuda.nhwc.pool import max_pool2d_nhwc
 KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": ("bf16", "bf16")}
 DIRECTIONS = ("y", "dx")
 PRODUCTS = "conv_nhwc", "conv_nhwc_tma", "conv_nhwc_images", "conv_nhwc_few"
-FORMS = {kind: (*conv.FORMS[mode], *(() if kind == "3xtf32" else (*conv_images.FORMS, *conv_tma.FORMS)))
+TILES = {kind: (*conv.TILES[mode], *(() if kind == "3xtf32" else (*conv_images.TILES, *conv_tma.TILES)))
          for kind, mode in (("tf32", "TF32"), ("3xtf32", "TF32X3"), ("bf16", "BF16"))}
 # Of an error, per sum of the magnitudes of its terms: what 3xtf32 loses, and what float32 does each time tensor cores
 # add some terms; of a result in bf16
@@ -68,7 +68,7 @@ def computed(direction: str, x: np.ndarray, w: np.ndarray, b: np.ndarray | None,
 
 
 def error(direction: str, kind: str, g: ConvGeometry, seed: int, act: str | None = None,
-          form: conv.AnyForm | None = None) -> float:
+          tile: conv_tma.Tile | None = None) -> float:
     """The largest error of an element, relative to its bound; two runs must give the same bits."""
     rng = np.random.default_rng(seed)
     shape = (g.n, g.h, g.w, g.c) if direction == "y" else (g.n, g.oh, g.ow, g.m)
@@ -82,8 +82,8 @@ def error(direction: str, kind: str, g: ConvGeometry, seed: int, act: str | None
     def run() -> np.ndarray:
         bias = None if b is None else cupy.asarray(b)
         if direction == "dx":
-            return conv.grad_x(given, cupy.asarray(w), g, bias, act, precision=precision, form=form).get()
-        return conv.y(given, cupy.asarray(w), bias, g, act, precision=precision, form=form).get()
+            return conv.grad_x(given, cupy.asarray(w), g, bias, act, precision=precision, tile=tile).get()
+        return conv.y(given, cupy.asarray(w), bias, g, act, precision=precision, tile=tile).get()
 
     conv._plan.cache_clear()                   # its launches would not be counted
     with counted() as launched:
@@ -107,22 +107,22 @@ def error(direction: str, kind: str, g: ConvGeometry, seed: int, act: str | None
     return float((abs(widened(first) - exact) / bound).max(initial=0))
 
 
-def is_right(direction: str, kind: str, x: Any, w: Any, stride: Any, padding: Any, form: int | None = None,
+def is_right(direction: str, kind: str, x: Any, w: Any, stride: Any, padding: Any, tile: int | None = None,
              act: str | None = None) -> None:
-    """form: which of the precision's, in place of the one that the launcher finds cheapest."""
+    """tile: which of the precision's, in place of the one that the launcher finds cheapest."""
     g = conv_geometry(x, w, None, stride, padding, "gemm")
-    found = error(direction, kind, g, 1, act, None if form is None else FORMS[kind][form % len(FORMS[kind])])
+    found = error(direction, kind, g, 1, act, None if tile is None else TILES[kind][tile % len(TILES[kind])])
     assert found < 1, f"{direction} {kind} {g}: the error is {found:.3g} of its bound"
 
 
 def is_right_by(way: str, kind: str, x: Any, w: Any, stride: Any, padding: Any, act: str | None = None) -> None:
     """dx by phases or by zeros, whatever the launcher finds cheapest."""
-    def plan(back: bool, *of: Any) -> conv.Plan:
+    def plan(back: bool, *of: Any) -> conv.Way:
         g, dtype, mode, aligned, given, _, then, zeros = of
         found = (conv._by_phases(g, dtype, mode, aligned, given, then, zeros) if way == "phases" else
                  conv._by_zeros(g, dtype, mode, given, then))
         assert found
-        return found.plan()
+        return found
     plan.cache_clear = lambda: None  # type: ignore[attr-defined]
     with unittest.mock.patch.object(conv, "_plan", plan):
         is_right("dx", kind, x, w, stride, padding, None, act)
@@ -145,7 +145,7 @@ def same_bits(kind: str, g: ConvGeometry, got: Any, want: Any) -> None:
         assert mine.get().tobytes() == its.get().tobytes(), f"{kind} {g}: other bits than in two steps"
 
 
-def maxima_are_right(kind: str, x: Any, w: Any, padding: Any, form: int | None = None, act: str | None = None,
+def maxima_are_right(kind: str, x: Any, w: Any, padding: Any, tile: int | None = None, act: str | None = None,
                      stored: bool | None = None) -> None:
     """max_pooled gives the bits of max_pool2d_nhwc of y. In y are whole numbers that bf16 can hold, many of them equal,
     and NaNs. stored: whether y must be, for max_pool2d_nhwc to read it."""
@@ -156,17 +156,17 @@ def maxima_are_right(kind: str, x: Any, w: Any, padding: Any, form: int | None =
     image[rng.random(image.shape) < 1e-3] = np.nan
     given, precision = stored_as(kind, image), KINDS[kind][1]
     weights, b = cupy.asarray(filters), cupy.asarray(rng.integers(-2, 3, g.m).astype(np.float32))
-    one = None if form is None else FORMS[kind][form % len(FORMS[kind])]
+    one = None if tile is None else TILES[kind][tile % len(TILES[kind])]
     conv._plan.cache_clear()                   # its launches would not be counted
     with counted() as launched:
-        got = conv.max_pooled(given, weights, b, g, act, pooling, precision=precision, form=one)
+        got = conv.max_pooled(given, weights, b, g, act, pooling, precision=precision, tile=one)
     if stored is not None:
         assert launched["max_pool2d_nhwc"] == stored
     same_bits(kind, g, got, max_pool2d_nhwc(
-        conv.y(given, weights, b, g, act, precision=precision, form=one), pooling))
+        conv.y(given, weights, b, g, act, precision=precision, tile=one), pooling))
 
 
-def gradients_are_right(kind: str, x: Any, w: Any, padding: Any, form: int | None = None, act: str = "relu",
+def gradients_are_right(kind: str, x: Any, w: Any, padding: Any, tile: int | None = None, act: str = "relu",
                         added: bool = False, normalized: bool = False, stored: bool | None = None,
                         stride: Any = 1) -> None:
     """grad_x_act gives the bits of act_grad_b_nhwc, or of normalize_act_grad_nhwc, of grad_x; of numbers whose sums
@@ -180,11 +180,11 @@ def gradients_are_right(kind: str, x: Any, w: Any, padding: Any, form: int | Non
     mean, rstd = (cupy.asarray((rng.integers(1, 3, g.c) / 2).astype(np.float32)) for _ in range(2))
     given = conv_tma.Beside(other if added else None, known, *((values, mean, rstd) if normalized else ()))
     weights, precision = cupy.asarray(filters), KINDS[kind][1]
-    one = None if form is None else FORMS[kind][form % len(FORMS[kind])]
+    one = None if tile is None else TILES[kind][tile % len(TILES[kind])]
     conv._plan.cache_clear()                   # its launches would not be counted
     with counted() as launched:
-        gz, sums = conv.grad_x_act(gy, weights, g, act, given, precision=precision, form=one)
-    dx = conv.grad_x(gy, weights, g, precision=precision, form=one)
+        gz, sums = conv.grad_x_act(gy, weights, g, act, given, precision=precision, tile=one)
+    dx = conv.grad_x(gy, weights, g, precision=precision, tile=one)
     assert stored is None or stored == (sums is None)
     assert launched["conv_nhwc_tma"] or sums is None
     assert launched["conv_nhwc_spread"] <= 1
@@ -217,25 +217,25 @@ def in_patches(kernel: str, direction: str, kind: str, g: ConvGeometry, seed: in
     return conv_geometry((n, c, h, w), (m, c, kh, kw), None, stride, ((g.top, g.bottom), (g.left, g.right)), "gemm")
 
 
-def forms_of(kernel: str, direction: str, kind: str, g: ConvGeometry) -> list[conv.AnyForm]:
+def tiles_of(kernel: str, direction: str, kind: str, g: ConvGeometry) -> list[conv_tma.Tile]:
     """Those of a kernel that can take a shape."""
     module = {"conv_nhwc_tma": conv_tma, "conv_nhwc_images": conv_images}[kernel]
     sizes = conv._sizes(direction == "dx", g)
-    return [form for form in module.FORMS if conv._copied(form, sizes, 64 if kind == "bf16" else 32)]
+    return [tile for tile in module.TILES if conv._copied(tile, sizes, 64 if kind == "bf16" else 32)]
 
 
 def drawn_is_right(direction: str, kind: str, seed: int, most_pixels: int = 4000, most_channels: int = 300,
                    kernel: str = "") -> None:
     """kernel: which of those whose images the hardware copies, or that take few channels, must be launched, in each of
-    its forms that can."""
-    g, form = drawn(seed, most_pixels, most_channels), None
+    its tiles that can."""
+    g, tile = drawn(seed, most_pixels, most_channels), None
     if kernel:
         g = in_patches(kernel, direction, kind, g, seed)
     if kernel in ("conv_nhwc_tma", "conv_nhwc_images"):
-        fit = forms_of(kernel, direction, kind, g)
-        form = fit[seed % len(fit)]
+        fit = tiles_of(kernel, direction, kind, g)
+        tile = fit[seed % len(fit)]
     with counted() as launched:
-        found = error(direction, kind, g, seed, form=form)
+        found = error(direction, kind, g, seed, tile=tile)
     assert found < 1, f"{direction} {kind} {g}: the error is {found:.3g} of its bound"
     products = {name: launched[name] for name in PRODUCTS if launched[name]}
     assert sum(products.values()) == 2         # as often as it was run
@@ -243,14 +243,14 @@ def drawn_is_right(direction: str, kind: str, seed: int, most_pixels: int = 4000
 
 
 def drawn_maxima_are_right(kind: str, seed: int, most_pixels: int = 4000, most_channels: int = 300) -> None:
-    """In a form of conv_nhwc_tma whose tile can find them, unless others are so much cheaper that y is stored."""
+    """In a tile of conv_nhwc_tma that can find them, unless others are so much cheaper that y is stored."""
     g = in_patches("conv_nhwc_tma", "y", kind, drawn(seed, most_pixels, most_channels), seed)
     maxima_are_right(kind, (g.n, g.c, g.h + 1, g.w + 1), (-(-g.m // 8) * 8, g.c, g.kh, g.kw),
                      ((g.top, g.bottom), (g.left, g.right)), -2 - seed % 4, "relu" if seed // 3 % 2 else None)
 
 
 def drawn_gradients_are_right(kind: str, seed: int, most_pixels: int = 4000, most_channels: int = 300) -> None:
-    """In a form of conv_nhwc_tma whose tile can do it."""
+    """In a tile of conv_nhwc_tma that can do it."""
     g = in_patches("conv_nhwc_tma", "dx", kind, drawn(seed, most_pixels, most_channels), seed)
     c = -(-g.c // 8) * 8
     gradients_are_right(kind, (g.n, c, g.h, g.w), (g.m, c, g.kh, g.kw), ((g.top, g.bottom), (g.left, g.right)),

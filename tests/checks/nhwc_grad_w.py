@@ -74,12 +74,12 @@ def drawn_is_right(kind: str, seed: int, most_pixels: int, most_channels: int, s
     return found
 
 
-def is_right(x: Any, w: Any, stride: Any, padding: Any, kind: str, form: int | None = None,
+def is_right(x: Any, w: Any, stride: Any, padding: Any, kind: str, tile: int | None = None,
              splits: int | None = None) -> None:
-    """form: which of the precision's, in place of the one that the launcher finds best."""
+    """tile: which of the precision's, in place of the one that the launcher finds best."""
     g = conv_geometry(x, w, None, stride, padding, "gemm")
-    forms = conv_grad_w.FORMS[conv_grad_w.forms_of(*arguments_of(kind))]
-    found = error(kind, g, 1, form=None if form is None else forms[form % len(forms)], splits=splits)
+    tiles = conv_grad_w.TILES[conv_grad_w.tiles_of(*arguments_of(kind))]
+    found = error(kind, g, 1, tile=None if tile is None else tiles[tile % len(tiles)], splits=splits)
     assert found < 1, f"{kind} {g}: the error is {found:.3g} of its bound"
 
 

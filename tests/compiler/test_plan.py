@@ -24,7 +24,7 @@ from minidl import Tensor, nn, no_grad, ops, optim
 from minidl.compiler import replay
 from minidl.compiler.graph import AsGraph, SideStreams
 from minidl.compiler.passes import fuse
-from minidl.compiler.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
+from minidl.compiler.plan import ALIGNMENT, Schedule, _peak, can_be_captured, plan
 from minidl.compiler.program import Dynamic, Program, Slot, leaves, replace
 from minidl.compiler.replay import ByCalls
 from minidl.core import pools
@@ -497,7 +497,7 @@ def test_less_memory_than_without_a_plan() -> None:
     assert sizes[0] > sizes[1] > sizes[2] >= each.step.program.peak
 
 
-def unplanned(program: Program, streams: bool) -> Plan:
+def unplanned(program: Program, streams: bool) -> Schedule:
     """Nothing ends."""
     return plan(program, streams)._replace(ends=[[] for _ in program.calls])
 

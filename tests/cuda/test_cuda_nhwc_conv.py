@@ -70,7 +70,7 @@ def test_joined_emulated(drawn_are_right: Callable[..., None], kind: str, seed: 
     ((4, 250, 250, 64, 250, 250), None)])                                    # a filter that is as large as the image
 def test_patches(sizes: tuple[int, ...], patch: conv_tma.Patch | None, emulated: Emulator) -> None:
     """The fewest hold all pixels."""
-    found = [found for form in conv_tma.FORMS if (found := conv_tma.tiles(form, *sizes))]
+    found = [found for tile in conv_tma.TILES if (found := conv_tma.tiles(tile, *sizes))]
     assert (min(found, key=lambda each: each.cost).patch if found else None) == patch
 
 
@@ -79,12 +79,16 @@ def test_maxima_are_worth_more_patches(emulated: Emulator) -> None:
     g = conv_geometry((2000, 64, 15, 15), (256, 64, 3, 3), None, 1, 1, "gemm")
     sizes = conv._sizes(False, g)
     plain, pooled = conv._copied(None, sizes, 64), conv._copied(None, sizes, 64, "maxima", 1.6)
-    assert isinstance(plain, conv_tma.Tiles)
-    assert isinstance(pooled, conv_tma.Tiles)
+    assert plain
+    assert plain.patch
+    assert pooled
+    assert pooled.patch
     assert (plain.patch.images, pooled.patch.images) == (True, False)
     assert plain.cost < pooled.cost < 1.6 * plain.cost
     small = conv._sizes(False, conv_geometry((2000, 256, 3, 3), (256, 256, 3, 3), None, 1, 1, "gemm"))
-    assert isinstance(conv._copied(None, small, 64, "maxima", 1.15), conv_images.Tiles)
+    found = conv._copied(None, small, 64, "maxima", 1.15)
+    assert found
+    assert found.tile in conv_images.TILES
 
 
 def test_small_images_take_only_taps_that_meet_them(emulated: Emulator) -> None:
@@ -92,15 +96,16 @@ def test_small_images_take_only_taps_that_meet_them(emulated: Emulator) -> None:
     whose place has no remainder."""
     g = conv_geometry((256, 64, 3, 3), (64, 64, 3, 3), None, 1, 1, "gemm")
     found = conv._copied(None, conv._sizes(False, g), 32)
-    assert isinstance(found, conv_images.Tiles)
+    assert found
+    assert found.tile in conv_images.TILES
     assert found.order == (4, 1, 3, 5, 7, 0, 2, 6, 8)
-    assert found.blocks == 9 * -(-256 // (128 * found.form.tall))
+    assert found.blocks == 9 * -(-256 // (128 * found.tile.tall))
     g = conv_geometry((256, 64, 4, 4), (64, 64, 3, 3), None, 2, 1, "gemm")
-    found = conv_images.tiles(conv_images.FORMS[0], conv._sizes(True, g), 32)
+    found = conv_images.tiles(conv_images.TILES[0], conv._sizes(True, g), 32)
     assert found
     assert found.order == (5, 1, 4, 6, 7, 9, 13, 0, 2, 3, 8, 10, 11, 12, 14, 15)
     large = conv_geometry((256, 64, 17, 16), (64, 64, 3, 3), None, 1, 1, "gemm")
-    assert conv_images.tiles(conv_images.FORMS[0], conv._sizes(False, large), 32) is None
+    assert conv_images.tiles(conv_images.TILES[0], conv._sizes(False, large), 32) is None
 
 
 @pytest.mark.parametrize(("sizes", "patch"), [

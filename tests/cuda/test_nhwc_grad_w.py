@@ -17,7 +17,7 @@ from checks.nhwc import drawn
 from tiers import tiered
 
 from minidl.lab.emulator.own import FACTS, Emulator
-from minidl.ops.common.geometry import conv_geometry
+from minidl.ops.common.geometry import ConvGeometry, conv_geometry
 from minidl.ops.cuda import launch
 from minidl.ops.cuda.nhwc.grad_w import conv_grad_w, conv_grad_w_tma, rows_grad_w
 
@@ -30,7 +30,7 @@ OWN = [("tf32", checks.BY_HARDWARE), ("bf16 images", checks.BY_HARDWARE), ("tf32
 def forget() -> None:
     """Plans for other multiprocessors."""
     for own in conv_grad_w.OWN:
-        own.plan.cache_clear()
+        own.product.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +48,10 @@ def emulated(compiler: Emulator) -> Iterator[Emulator]:
 @pytest.mark.parametrize("seed", tiered(range(15), slow=2))
 @pytest.mark.parametrize("kind", checks.KINDS)
 def test_random_shapes_emulated(kind: str, seed: int, emulated: Emulator) -> None:
-    """Each is given a form in turn: forms differ in what they compute, and few are compiled."""
-    forms = conv_grad_w.FORMS[conv_grad_w.forms_of(*checks.arguments_of(kind))]
+    """Each is given a tile in turn: tiles differ in what they compute, and few are compiled."""
+    tiles = conv_grad_w.TILES[conv_grad_w.tiles_of(*checks.arguments_of(kind))]
     g = drawn(seed, 150, 40, wide=True)
-    found = checks.error(kind, g, seed, form=forms[seed % len(forms)], splits=seed % 3 or None)
+    found = checks.error(kind, g, seed, tile=tiles[seed % len(tiles)], splits=seed % 3 or None)
     assert found < 1, f"{kind} {g}: the error is {found:.3g} of its bound"
 
 
@@ -136,16 +136,16 @@ def test_the_hardware_copies_no_image_that_starts_elsewhere() -> None:
     moved = [a[1:].reshape(shape) for a, shape in ((of_dy, (1, 2, 2, 4)), (of_x, (1, 3, 3, 4)))]
     assert [conv_grad_w_tma.can(g, dy, x, "TF32") for dy in (aligned[0], moved[0]) for x in (aligned[1], moved[1])] == [
         True, False, False, False]
-    assert conv_grad_w_tma.plan(conv_geometry((4, 64, 99, 99), (64, 64, 99, 99), None, 1, 0, "gemm"), "TF32") is None
+    assert conv_grad_w_tma.product(conv_geometry((4, 64, 99, 99), (64, 64, 99, 99), None, 1, 0, "gemm"), "TF32") is None
 
 
 @pytest.mark.usefixtures("emulated")
 def test_compilers_without_wgmma(monkeypatch: pytest.MonkeyPatch) -> None:
-    conv_grad_w.plan.cache_clear()
+    conv_grad_w.product.cache_clear()
     monkeypatch.setattr(launch, "compiler_version", lambda: (12, 6))
     g = conv_geometry((2, 8, 5, 5), (16, 8, 3, 3), None, 1, 1, "gemm")
     assert checks.error("bf16 images", g, 1, "conv2d_nhwc_dw") < 1
-    conv_grad_w.plan.cache_clear()
+    conv_grad_w.product.cache_clear()
 
 
 @pytest.mark.parametrize("mode", conv_grad_w_tma.SIZES)
@@ -153,22 +153,29 @@ def test_plans_of_copies_by_hardware(mode: str, emulated: Emulator, monkeypatch:
     """Of an H100's multiprocessors: shared memory holds the stages, blocks are at work at once, each has a patch, and
     patches hold all outputs, taps all taps."""
     monkeypatch.setattr(launch, "multiprocessors", lambda: 132)
-    conv_grad_w_tma.plan.cache_clear()
+    conv_grad_w_tma.product.cache_clear()
     for seed in range(200):
         g = drawn(seed, 3000, 280, wide=True)._replace(sh=1, sw=1)
-        found = conv_grad_w_tma.plan(g, mode)
-        assert found is not None
-        sizes, patch = (np.frombuffer(bits, launch.struct(name))[0] for name, bits in zip(
-            ("GradWTma", "Patch"), found.structs, strict=True))
-        constants = dict(found.constants)
+        product = conv_grad_w_tma.product(g, mode)
+        assert product is not None
+        found, constants = product[0], dict(product[0].constants)
+        patch = np.frombuffer(found.struct, launch.struct("Patch"))[0]
+        (blocks, of_patches), sides = found.grid, int(constants["CHANNELS"]) * int(constants["FILTERS"])
+        number = -(-g.n // int(patch["n"])) * int(patch["high"]) * int(patch["wide"])
         assert found.shared <= launch.most_shared()
-        assert found.of_patches == 1 or found.blocks * found.of_patches <= 132
-        assert 1 <= found.of_patches <= found.patch.number(g.n, g.oh, g.ow)
+        assert of_patches == 1 or blocks * of_patches <= 132
+        assert 1 <= of_patches <= number
         assert patch["high"] * patch["h"] >= g.oh
         assert patch["wide"] * patch["w"] >= g.ow
-        assert sizes["runs"] * int(constants["TAPS"]) >= g.kh * g.kw
+        assert blocks * int(constants["TAPS"]) * sides >= g.kh * g.kw * g.c * g.m
         assert mode == "TF32" or patch["n" if patch["images"] else "h"] % 2 == 0     # wgmma takes eights in pairs
-    conv_grad_w_tma.plan.cache_clear()
+    conv_grad_w_tma.product.cache_clear()
+
+
+def rows_plan(g: ConvGeometry, mode: str) -> launch.Plan:
+    found = rows_grad_w.product(g, mode)
+    assert found
+    return found[0]
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("BF16", "bf16 images"), ("TF32", "tf32")])
@@ -180,7 +187,7 @@ def test_tiles_of_rows(tile: rows_grad_w.Tile, mode: str, kind: str, emulated: E
     monkeypatch.setattr(rows_grad_w, "TILES", (tile,))
     x, w = (1, tile.channels + 8, 24, 23), (tile.filters + 8, tile.channels + 8, 1, 1)
     g = conv_geometry(x, w, None, 1, 0, "gemm")
-    assert {("CHANNELS", tile.channels), ("FILTERS", tile.filters)} <= set(rows_grad_w.plan(g, mode).constants)
+    assert {("CHANNELS", tile.channels), ("FILTERS", tile.filters)} <= set(rows_plan(g, mode).constants)
     assert checks.error(kind, g, 1, checks.OF_ROWS) < 1
     forget()
 
@@ -194,10 +201,10 @@ def test_plans_of_rows(mode: str, emulated: Emulator, monkeypatch: pytest.Monkey
     for seed in range(100):
         g = drawn(seed, 3000, 2800, wide=True)
         g = conv_geometry((g.n, g.c, g.h, g.w), (g.m, g.c, 1, 1), None, 1, 0, "gemm")
-        found = rows_grad_w.plan(g, mode)
+        found = rows_plan(g, mode)
         sizes, constants = np.frombuffer(found.struct, launch.struct("RowsGradW"))[0], dict(found.constants)
         tiles = -(-g.c // int(constants["CHANNELS"])) * -(-g.m // int(constants["FILTERS"]))
-        assert (found.blocks, sizes["c"], sizes["m"]) == (tiles, g.c, g.m)
+        assert (found.grid, sizes["c"], sizes["m"]) == ((tiles, found.splits), g.c, g.m)
         assert sizes["each"] >= 1
         assert sizes["each"] * found.splits + sizes["more"] == -(-g.n * g.h * g.w // {"BF16": 64, "TF32": 32}[mode])
         assert int(constants["STAGES"]) >= 4
@@ -247,7 +254,7 @@ def test_refused_beyond_shared_memory() -> None:
     g = conv_geometry((1, 2, 1, 20000), (2, 2, 1, 20000), None, 1, 0, "gemm")
     message = r"conv2d_nhwc_dw: images of 2 channels and filters of 1x20000 take \d+ bytes of shared memory but a block"
     with pytest.raises(ValueError, match=message):
-        conv_grad_w.plan(g, np.dtype(np.float32), "TF32", conv_grad_w.Copies(8, 8, 16))
+        conv_grad_w.product(g, np.dtype(np.float32), "TF32", conv_grad_w.Copies(8, 8, 16))
 
 
 SHARED = {80: 163 << 10, 86: 99 << 10, 90: FACTS["most_shared"]}         # bytes, by compute capability
@@ -264,7 +271,7 @@ def test_plans_fit_a_multiprocessor(capability: int, emulated: Emulator, monkeyp
             dtype, precision = checks.arguments_of(kind)
             copies = [next(b for b in (16, 8, 4, 2) if elements * dtype.itemsize % b == 0)
                       for elements in (g.m, g.c, g.w * g.c)]
-            found = conv_grad_w.plan(g, dtype, conv_grad_w.MODES[precision], conv_grad_w.Copies(*copies))
+            found, _ = conv_grad_w.product(g, dtype, conv_grad_w.MODES[precision], conv_grad_w.Copies(*copies))
             p = np.frombuffer(found.struct, launch.struct("GradW"))[0]
             constants = dict(found.constants)
             assert found.shared <= launch.most_shared()

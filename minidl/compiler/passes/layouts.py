@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...ops.common.geometry.nhwc import FORMS, JOINED, STORES, Arguments, Form, ordered
+from ...ops.common.geometry.nhwc import FORMS, JOINED, STORES, Arguments, PrimitiveForm, ordered
 from ...ops.common.geometry.rows import PRECISIONS, ROWS, SAME, pixels
 from ...ops.common.primitives import OF_X
 from ..program import Call, Program, Slot, leaves, replace
@@ -90,7 +90,7 @@ def _taken_apart(program: Program) -> Program:
 class Chosen(NamedTuple):
     """A call that gets a form, and what the form takes."""
 
-    form: Form
+    form: PrimitiveForm
     arguments: Arguments
 
 
@@ -116,7 +116,7 @@ class _Choice:
             self._trim()
         self._keep_what_pays()
 
-    def _chosen(self, call: Call, form: Form, written: set[Slot]) -> Chosen | None:
+    def _chosen(self, call: Call, form: PrimitiveForm, written: set[Slot]) -> Chosen | None:
         """None where a form cannot do a call, or its images are no plain values."""
         if call.options or (len(form.takes), len(form.gives)) != (len(call.arguments), len(call.results)):
             return None
@@ -196,7 +196,7 @@ class _Choice:
         return split
 
 
-def _forms(name: str) -> list[Form]:
+def _forms(name: str) -> list[PrimitiveForm]:
     return [*([FORMS[name]] if name in FORMS else []), *ROWS.get(name, ())]
 
 
@@ -234,7 +234,7 @@ class _Rewriting:
             else:
                 self.calls.append(call)
 
-    def rewrite(self, call: Call, form: Form, arguments: Arguments) -> None:
+    def rewrite(self, call: Call, form: PrimitiveForm, arguments: Arguments) -> None:
         given = {slot: self.stored(slot, role) for slot, role in _stored(call.arguments, form.takes)}
         if form.name == SAME:
             self.there[call.results[0], form.gives[0]] = self.reshaped(

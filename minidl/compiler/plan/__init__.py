@@ -13,7 +13,7 @@ from .streams import side_streams_of
 ALIGNMENT = 512                            # bytes of which each value's memory is a multiple
 
 
-class Plan(NamedTuple):
+class Schedule(NamedTuple):
     """side: of each call, None on the main stream; of one that goes to another, the number of the call that waits for
     it, or that of all calls where the end alone does. ends: of each call, the values that nobody needs after it; peak:
     bytes of results that are needed at once, at most."""
@@ -23,15 +23,15 @@ class Plan(NamedTuple):
     peak: int
 
 
-def plan(program: Program, streams: bool) -> Plan:
-    """The plan for a replay with side streams, or without.
+def plan(program: Program, streams: bool) -> Schedule:
+    """The schedule of a replay with side streams, or without.
 
     peak leaves out inputs, what comes from outside, and what primitives need while they run. Of calls that may give
     back a part of their first argument it counts nothing: they are taken to do so.
     """
     side: list[int | None] = side_streams_of(program) if streams else [None] * len(program.calls)
     ends = _ends(program, side)
-    return Plan(side, ends, _peak(program, ends))
+    return Schedule(side, ends, _peak(program, ends))
 
 
 def _ends(program: Program, side: list[int | None]) -> list[list[Slot]]:

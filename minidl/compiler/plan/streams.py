@@ -6,8 +6,8 @@ from ..program import Program, Slot
 
 
 def side_streams_of(program: Program) -> list[int | None]:
-    """Plan.side: what updates alone wait for, as for the gradients of filters and biases; and counters, for which only
-    those wait that read them.
+    """Schedule.side: what updates alone wait for, as for the gradients of filters and biases; and counters, for which
+    only those wait that read them.
 
     `advance` is not one: on a side stream it saved 1 us, but graphs of which it was the only such part took 10 us more
     to launch.

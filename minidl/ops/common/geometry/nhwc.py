@@ -49,7 +49,7 @@ def widened(x: Array) -> Array:
 
 
 # ---------------------------------------------------------------- forms
-class Form(NamedTuple):
+class PrimitiveForm(NamedTuple):
     """A primitive's form in NHWC: its name; for each argument of the plain primitive, and for each result, i: an image,
     or None; x: the winners of windows; -: anything else. And what the form takes, from the plain arguments and the
     precision, or None where it cannot do the case."""
@@ -64,7 +64,7 @@ Fits = Callable[[Mapping[str, Any]], bool]             # of the values that a ro
 MADE: dict[str, Callable[..., Any]] = {}               # what rows make of values, by the name there; None: does not fit
 
 
-def form_of(row: Rule, fits: Fits) -> Form:
+def form_of(row: Rule, fits: Fits) -> PrimitiveForm:
     """The row's form. A value written `w.f` is no image: filters, which products of bfloat16 round."""
     (plain,), form = row.pattern, row.fused
     roles = {name: "-" if role == "f" else role for name, role in form.roles}
@@ -78,13 +78,13 @@ def form_of(row: Rule, fits: Fits) -> Form:
         missing = any(m is None for m, a in zip(made, form.arguments, strict=True) if isinstance(a, Made))
         return None if missing else tuple(made)
     takes = "".join(roles.get(a, "-") if isinstance(a, Name) else "-" for a in plain.arguments)
-    return Form(form.primitive, takes, "".join(roles.get(each, "-") for each in plain.results), arguments)
+    return PrimitiveForm(form.primitive, takes, "".join(roles.get(each, "-") for each in plain.results), arguments)
 
 
 Row = tuple[str, str, Fits]                            # the plain call, the form, and where that can do it
 
 
-def read(rows: Iterable[Row]) -> list[tuple[str, Form]]:
+def read(rows: Iterable[Row]) -> list[tuple[str, PrimitiveForm]]:
     """(the plain primitive, its form) for each row; of each activation where one is the primitive."""
     return [(each.pattern[0].primitive, form_of(each, fits)) for plain, form, fits in rows for each in (
         each_act(plain, form, ALL) if ACT in plain.split("(")[0] else [rule(plain, form)])]
@@ -186,7 +186,7 @@ IMAGES: tuple[Row, ...] = (
      _by_slices),
     ("y = pad(x, widths, value)", "y.i = pad(x.i, ordered(widths), value)", _with_zeros),
 )
-FORMS: dict[str, Form] = dict(read(IMAGES))
+FORMS: dict[str, PrimitiveForm] = dict(read(IMAGES))
 
 # ---------------------------------------------------------------- what forms are joined to
 JOINED: tuple[Rule, ...] = (

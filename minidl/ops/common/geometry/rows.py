@@ -15,7 +15,7 @@ from typing import Any
 from ..patterns import Made, Rule, rule
 from ..primitives import PLAIN, PRIMITIVES, Array
 from . import ConvGeometry, conv_geometry
-from .nhwc import AT_MAXIMA, AXES, BACK, FULL, FURTHER, IMAGES, JOINED, MADE, Fits, Form, Row, always, read
+from .nhwc import AT_MAXIMA, AXES, BACK, FULL, FURTHER, IMAGES, JOINED, MADE, Fits, PrimitiveForm, Row, always, read
 
 MIN_ROWS, MIN_WIDTH = 1024, 32             # of a linear layer, from which a convolution pays
 MAX_NORMALISED = 1024                      # channels of a row that threads hold
@@ -109,7 +109,7 @@ TABLE: tuple[Row, ...] = (
     ("y = getitem(x, index)", "y.v = getitem(x.v, index)", _basic),
     ("gx = getitem_grad_x(gy, index, shape, once)", "gx.v = getitem_grad_x(gy.v, index, shape, once)", _basic),
 )
-ROWS: dict[str, list[Form]] = {}           # by primitive
+ROWS: dict[str, list[PrimitiveForm]] = {}           # by primitive
 for _primitive, _form in read(TABLE):
     ROWS.setdefault(_primitive, []).append(_form)
 

@@ -1,6 +1,6 @@
 """How kernels run: the text of a .cu file (common/sources.py), what is compiled from it (compiling.py) and its run
-(kernels.py), how work is shared among blocks and threads (grid.py), memory for results (memory.py), and facts
-about the device (device.py).
+(kernels.py), launches that are chosen before that (plan.py), how work is shared among blocks and threads (grid.py),
+memory for results (memory.py), and facts about the device (device.py).
 
 `kernel("layers/pool/pool.cu", "avg_pool2d", real(x.dtype))` gives the function compiled with those constants, the same
 object each time; others are compiled meanwhile, and its first launch waits for it. What it takes is read off its
@@ -29,12 +29,13 @@ from .grid import THREADS, blocks, lanes_per_row, spread
 from .kernels import MAX_ELEMENTS, Arguments, Kernel, by_value, generated, kernel
 from .memory import empty, flat, fresh, lasting, one_order, ones_like, owns
 from .misfits import dense, refuse
+from .plan import Plan, best, prepare
 from .poison import CONSTANTS as POISON
 
 __all__ = [
     "C_NAME", "FOLDER", "GENERATED", "HOPPER", "MAX_ELEMENTS", "POISON", "THREADS", "TYPES", "Arguments", "Constant",
-    "Kernel", "alone", "blocks", "by_value", "cache_bytes", "compiler_version", "compute_capability", "dense", "dry",
-    "empty", "flat", "fresh", "generated", "is_captured", "is_dry", "kernel", "lanes_per_row", "lasting", "most_shared",
-    "multiprocessors", "one_order", "ones_like", "options", "owns", "parameters", "pasted", "real", "refuse", "source",
-    "spread", "struct",
+    "Kernel", "Plan", "alone", "best", "blocks", "by_value", "cache_bytes", "compiler_version", "compute_capability",
+    "dense", "dry", "empty", "flat", "fresh", "generated", "is_captured", "is_dry", "kernel", "lanes_per_row",
+    "lasting", "most_shared", "multiprocessors", "one_order", "ones_like", "options", "owns", "parameters", "pasted",
+    "prepare", "real", "refuse", "source", "spread", "struct",
 ]

@@ -84,23 +84,23 @@ def add_nhwc(x: Array, other: Array, act: str | None) -> Array:
 def add_bias_nhwc(x: Array, b: Array, act: str | None) -> Array:
     """x + b, a number for each channel, and act of it where one is given"""
     y = launch.empty(x.shape, x.dtype)
-    start, _, pixels = walk(FILE, "add_bias_nhwc", rows_of(x), x.shape[3], x.dtype, act, True)
-    start(x, b, y, pixels)
+    plan = walk(FILE, "add_bias_nhwc", rows_of(x), x.shape[3], x.dtype, act, True)
+    plan.start(x, b, y, plan.struct)
     return y
 
 
 # ---------------------------------------------------------------- with sums
 def conv2d_grad_b_nhwc(gy: Array) -> Array:
     """(m,) of float32"""
-    start, blocks, pixels = walk(FILE, "conv2d_grad_b_nhwc", rows_of(gy), gy.shape[3], gy.dtype)
-    parts = sums(1, blocks, gy.shape[3])
-    start(gy, parts, pixels)
+    plan = walk(FILE, "conv2d_grad_b_nhwc", rows_of(gy), gy.shape[3], gy.dtype)
+    parts = sums(1, plan.splits, gy.shape[3])
+    plan.start(gy, parts, plan.struct)
     return sum_first(parts)
 
 
 def act_grad_b_nhwc(gy: Array, other: Array | None, y: Array, act: str) -> tuple[Array, Array]:
     """(act_grad_nhwc, its sum over each channel)"""
-    start, blocks, pixels = walk(FILE, "act_grad_b_nhwc", rows_of(gy), gy.shape[3], gy.dtype, act, True)
-    gx, parts = launch.empty(gy.shape, gy.dtype), sums(1, blocks, gy.shape[3])
-    start(gy, other, y, gx, parts, pixels)
+    plan = walk(FILE, "act_grad_b_nhwc", rows_of(gy), gy.shape[3], gy.dtype, act, True)
+    gx, parts = launch.empty(gy.shape, gy.dtype), sums(1, plan.splits, gy.shape[3])
+    plan.start(gy, other, y, gx, parts, plan.struct)
     return gx, sum_first(parts)

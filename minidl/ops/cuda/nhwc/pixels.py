@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 
 import cupy
 import numpy as np
@@ -41,8 +40,8 @@ def configurations(file: str, *acts: str | None,
 
 @functools.lru_cache(maxsize=4096)
 def walk(file: str, name: str, rows: int, channels: int, dtype: np.dtype, act: str | None = None,
-         after: bool = False) -> tuple[Callable[..., None], int, bytes]:
-    """The launch of a kernel that walks PixelRuns, its blocks along the rows, and the struct. Sizes alone decide."""
+         after: bool = False) -> launch.Plan:
+    """Of a kernel that walks PixelRuns, whose blocks along the rows are the splits. Sizes alone decide."""
     given = constants(dtype, channels, act, after)
     runs = channels // dict(given)["WIDE"]
     lanes = min(runs, MAX_LANES)
@@ -50,8 +49,8 @@ def walk(file: str, name: str, rows: int, channels: int, dtype: np.dtype, act: s
     beside = launch.blocks(runs, lanes)
     chunk = side * max(MIN_ROWS, launch.blocks(rows, side * max(1, MAX_BLOCKS // beside)))
     grid = launch.blocks(rows, chunk)
-    start = launch.kernel(file, name, *given).sized((grid, beside), (launch.THREADS,))
-    return start, grid, launch.by_value("PixelRuns", rows=rows, channels=channels, lanes=lanes, chunk=chunk)
+    struct = launch.by_value("PixelRuns", rows=rows, channels=channels, lanes=lanes, chunk=chunk)
+    return launch.Plan(file, name, given, (grid, beside), launch.THREADS, 0, struct, splits=grid)
 
 
 def sums(count: int, blocks: int, channels: int) -> cupy.ndarray:

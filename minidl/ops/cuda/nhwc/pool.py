@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -25,20 +24,19 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 
 @functools.lru_cache(maxsize=4096)
 def _spread(name: str, g: PoolGeometry, pixels: int, dtype: np.dtype,
-            act: str | None = None) -> tuple[Callable[..., None], bytes]:
-    """The launch for results of so many pixels, and the struct Window."""
+            act: str | None = None) -> launch.Plan:
+    """For results of so many pixels."""
     given = constants(dtype, g.c, act, True)
     runs = g.n * pixels * g.c // dict(given)["WIDE"]
-    start = launch.kernel(FILE, name, *given).sized((launch.spread(runs),), (launch.THREADS,))
-    return start, launch.by_value("Window", g)
+    return launch.Plan(FILE, name, given, (launch.spread(runs),), launch.THREADS, 0, launch.by_value("Window", g))
 
 
 def max_pool2d_nhwc(x: Array, g: PoolGeometry) -> tuple[Array, Array]:
     """(y, index) as max_pool2d, the index as bytes."""
     shape = g.n, g.oh, g.ow, g.c
     y, index = launch.empty(shape, x.dtype), launch.empty(shape, np.dtype(np.uint8))
-    start, window = _spread("max_pool2d_nhwc", g, g.oh * g.ow, x.dtype)
-    start(x, y, index, window)
+    plan = _spread("max_pool2d_nhwc", g, g.oh * g.ow, x.dtype)
+    plan.start(x, y, index, plan.struct)
     return y, index
 
 
@@ -66,24 +64,24 @@ def _own(g: PoolGeometry) -> tuple[str, tuple[int, int]]:
 
 def _maxima(gy: Array, index: Array, y: Array | None, g: PoolGeometry) -> Array:
     dx, (end, own) = launch.empty((g.n, g.h, g.w, g.c), gy.dtype), _own(g)
-    start, window = _spread("max_pool2d_grad_x" + end, g, math.prod(own), gy.dtype)
-    start(gy, index, y, dx, window, *own)
+    plan = _spread("max_pool2d_grad_x" + end, g, math.prod(own), gy.dtype)
+    plan.start(gy, index, y, dx, plan.struct, *own)
     return dx
 
 
 def max_pool2d_grad_relu_b_nhwc(gy: Array, index: Array, y: Array, g: PoolGeometry) -> tuple[Array, Array]:
     """(max_pool2d_grad_relu_nhwc, its sum over each channel)"""
     end, own = _own(g)
-    start, blocks, pixels = walk(FILE, "max_pool2d_grad_relu_b" + end, g.n * math.prod(own), g.c, gy.dtype)
-    dx, parts = launch.empty((g.n, g.h, g.w, g.c), gy.dtype), sums(1, blocks, g.c)
-    start(gy, index, y, dx, parts, launch.by_value("Window", g), pixels, *own)
+    plan = walk(FILE, "max_pool2d_grad_relu_b" + end, g.n * math.prod(own), g.c, gy.dtype)
+    dx, parts = launch.empty((g.n, g.h, g.w, g.c), gy.dtype), sums(1, plan.splits, g.c)
+    plan.start(gy, index, y, dx, parts, launch.by_value("Window", g), plan.struct, *own)
     return dx, sum_first(parts)
 
 
 def avg_pool2d_nhwc(x: Array, g: PoolGeometry) -> Array:
     y = launch.empty((g.n, g.oh, g.ow, g.c), x.dtype)
-    start, window = _spread("avg_pool2d_nhwc", g, g.oh * g.ow, x.dtype)
-    start(x, y, window)
+    plan = _spread("avg_pool2d_nhwc", g, g.oh * g.ow, x.dtype)
+    plan.start(x, y, plan.struct)
     return y
 
 
@@ -97,6 +95,6 @@ def avg_pool2d_grad_act_nhwc(gy: Array, y: Array, g: PoolGeometry, act: str) -> 
 
 def _averages(gy: Array, y: Array | None, g: PoolGeometry, act: str | None) -> Array:
     dx = launch.empty((g.n, g.h, g.w, g.c), gy.dtype)
-    start, window = _spread("avg_pool2d_grad_x_nhwc", g, g.h * g.w, gy.dtype, act)
-    start(gy, y, dx, window)
+    plan = _spread("avg_pool2d_grad_x_nhwc", g, g.h * g.w, gy.dtype, act)
+    plan.start(gy, y, dx, plan.struct)
     return dx

@@ -17,8 +17,9 @@ Arrays = list[cupy.ndarray] | None
 THREADS, BLOCK = 256, 1024                 # per block, and elements of a parameter that it updates
 
 
-class Launch(NamedTuple):
-    """What is the same in every step for some parameters of one dtype: all of it but the gradients' addresses."""
+class Table(NamedTuple):
+    """The parameters of one dtype that a launch updates, and what kernels read of them: the same in every step but for
+    the gradients' addresses."""
 
     members: list[int]                     # their places in the lists that an update is given
     likes: list[tuple[Any, ...]]           # shape, dtype and device that the gradients must have
@@ -28,7 +29,7 @@ class Launch(NamedTuple):
 
 
 # Keyed by the identities of all arrays but the gradients; an entry goes when one of these arrays does.
-_plans: dict[tuple[int, ...], tuple[list[Launch], list[weakref.ref]]] = {}
+_made: dict[tuple[int, ...], tuple[list[Table], list[weakref.ref]]] = {}
 
 
 def launches(name: str, params: list[cupy.ndarray], grads: list[cupy.ndarray],
@@ -38,7 +39,7 @@ def launches(name: str, params: list[cupy.ndarray], grads: list[cupy.ndarray],
         raise ValueError(f"{name}: got {len(params)} parameters but {len(grads)} gradients; give one to each")
     key = len(params), *map(id, params), *(number for arrays in kept.values() for number in map(id, arrays or (None,)))
     grads = [launch.dense(g) for g in grads]           # they live until the launch
-    for members, likes, constant, blocks, table in (_plans.get(key) or _plan(name, key, params, kept))[0]:
+    for members, likes, constant, blocks, table in (_made.get(key) or _make(name, key, params, kept))[0]:
         for i, like in zip(members, likes):
             if like != ((g := grads[i]).shape, g.dtype, g.data.device_id):             # what _like(g) is
                 launch.refuse(name, "gradient", i, g, params[i])
@@ -56,16 +57,16 @@ def _like(x: cupy.ndarray) -> tuple[Any, ...]:
     return x.shape, x.dtype, x.data.device_id
 
 
-def _plan(name: str, key: tuple[int, ...], params: list[cupy.ndarray],
-          kept: dict[str, Arrays]) -> tuple[list[Launch], list[weakref.ref]]:
-    """The launches for these arrays, remembered for as long as all of them live."""
+def _make(name: str, key: tuple[int, ...], params: list[cupy.ndarray],
+          kept: dict[str, Arrays]) -> tuple[list[Table], list[weakref.ref]]:
+    """The tables of these arrays, remembered for as long as all of them live."""
     given = {"parameter": params, **{word: arrays for word, arrays in kept.items() if arrays is not None}}
     for word, arrays in given.items():
         for i, (p, x) in enumerate(zip(params, arrays, strict=True)):
             like = ((1,), np.int64, p.data.device_id) if word == "step" else _like(p)
             if not x.flags.c_contiguous or _like(x) != like or x.data.device_id != cupy.cuda.runtime.getDevice():
                 launch.refuse(name, word, i, x, p)
-    found, dtype, most = list[Launch](), launch.struct("Parameters"), launch.struct("Parameters")["p"].shape[0]
+    found, dtype, most = list[Table](), launch.struct("Parameters"), launch.struct("Parameters")["p"].shape[0]
     for real in dict.fromkeys(p.dtype for p in params):
         places = [i for i, p in enumerate(params) if p.dtype == real]
         for members in (places[j:j + most] for j in range(0, len(places), most)):
@@ -75,6 +76,6 @@ def _plan(name: str, key: tuple[int, ...], params: list[cupy.ndarray],
             ends = np.cumsum([-(-p.size // BLOCK) for p in own])
             table["size"][:count], table["first"] = [p.size for p in own], np.iinfo(np.int32).max
             table["first"][:count] = [0, *ends[:-1]]
-            found.append(Launch(members, list(map(_like, own)), launch.real(real), max(1, int(ends[-1])), table))
-    _plans[key] = found, [weakref.ref(x, lambda _: _plans.pop(key, None)) for arrays in given.values() for x in arrays]
-    return _plans[key]
+            found.append(Table(members, list(map(_like, own)), launch.real(real), max(1, int(ends[-1])), table))
+    _made[key] = found, [weakref.ref(x, lambda _: _made.pop(key, None)) for arrays in given.values() for x in arrays]
+    return _made[key]

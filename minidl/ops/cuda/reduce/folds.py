@@ -12,7 +12,7 @@ from ...common import choice, shared
 from ...common.primitives import Array, Flag
 from ...common.shared import _grown
 from .. import launch
-from .teams import Plan, planned, shared_out
+from .teams import Teams, planned, shared_out
 
 __all__ = [
     "argmax", "argmin", "log_softmax", "log_softmax_grad_x", "max", "max_grad_x", "mean", "min", "prod", "prod_grad_x",
@@ -40,21 +40,21 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 
 
 @functools.lru_cache(maxsize=4096)
-def _launches(fold: str, dtype: np.dtype, plan: Plan, mean: bool = False) -> tuple[Callable[..., None], ...]:
+def _launches(fold: str, dtype: np.dtype, teams: Teams, mean: bool = False) -> tuple[Callable[..., None], ...]:
     """What is called with arrays: it writes results or values, where a set has several teams behind one for parts."""
-    constants, struct = _constants(fold, dtype), plan.struct
-    divisor = float(plan.size) if mean else 1.0
+    constants, struct = _constants(fold, dtype), teams.struct
+    divisor = float(teams.size) if mean else 1.0
 
     def sized(kernel: str, grid: int) -> Callable[..., None]:
         return launch.kernel(FILE, kernel, *constants).sized((grid,), (THREADS,))
-    split = plan.splits > 1
-    in_parts = (functools.partial(_call, sized("fold_in_parts", plan.grid), (struct,)),) if split else ()
+    split = teams.splits > 1
+    in_parts = (functools.partial(_call, sized("fold_in_parts", teams.grid), (struct,)),) if split else ()
     if fold in MAPS:
-        return *in_parts, functools.partial(_call, sized("map_sets", plan.grid), (struct,))
+        return *in_parts, functools.partial(_call, sized("map_sets", teams.grid), (struct,))
     if split:
-        grid, struct = plan.whole
-        return *in_parts, functools.partial(_call, sized("fold_parts", grid), (divisor, plan.splits, struct))
-    return functools.partial(_call, sized("fold_sets", plan.grid), (divisor, struct)),
+        grid, struct = teams.whole
+        return *in_parts, functools.partial(_call, sized("fold_parts", grid), (divisor, teams.splits, struct))
+    return functools.partial(_call, sized("fold_sets", teams.grid), (divisor, struct)),
 
 
 def _call(start: Callable[..., None], last: tuple[Any, ...], *arrays: Array | None) -> None:
@@ -71,11 +71,11 @@ def reduced(fold: str, x: Array, axis: tuple[int, ...], keepdims: Flag = False, 
     y = out
     if x.dtype == BOOL:
         x, y = x.view(np.uint8), out.view(np.uint8)
-    x, plan = planned(x, axis)
-    *in_parts, finish = _launches(fold, x.dtype, plan, mean)
+    x, teams = planned(x, axis)
+    *in_parts, finish = _launches(fold, x.dtype, teams, mean)
     x = launch.flat(x)[0]
     if in_parts:
-        parts = launch.empty((FOLDS[fold], plan.splits, plan.sets), DOUBLE)
+        parts = launch.empty((FOLDS[fold], teams.splits, teams.sets), DOUBLE)
         in_parts[0](x, None, None, None, parts)
         x = parts
     finish(x, y)
@@ -86,16 +86,16 @@ def _mapped(fold: str, axis: tuple[int, ...], x: Array, other: Array | None = No
             y: Array | None = None) -> Array:
     """One of MAPS, a value for each of x's: other lies as x does, gy and y have a value for each set."""
     x = launch.dense(x)
-    plan = shared_out(x.shape, tuple(step // x.itemsize for step in x.strides), axis)
-    if plan is None:                       # axes on both sides of others
+    teams = shared_out(x.shape, tuple(step // x.itemsize for step in x.strides), axis)
+    if teams is None:                      # axes on both sides of others
         order = *(a for a in range(x.ndim) if a not in axis), *axis
         turned = _mapped(fold, tuple(range(x.ndim - len(axis), x.ndim)), x.transpose(order),
                          None if other is None else other.transpose(order), gy, y)
         return turned.transpose(np.argsort(order).tolist())
     out, parts = launch.empty(x.shape, x.dtype), None
-    *in_parts, finish = _launches(fold, x.dtype, plan)
+    *in_parts, finish = _launches(fold, x.dtype, teams)
     if in_parts:
-        parts = launch.empty((MAPS[fold], plan.splits, plan.sets), DOUBLE)
+        parts = launch.empty((MAPS[fold], teams.splits, teams.sets), DOUBLE)
         in_parts[0](x, other, gy, y, parts)
     finish(x, other, gy, y, parts, out)
     return out

@@ -25,28 +25,28 @@ def _squares(x: Array, axis: tuple[int, ...], keepdims: bool, centered: bool, ro
     kept = tuple(1 if a in axis else n for a, n in enumerate(x.shape))
     y = launch.empty(kept if keepdims else tuple(n for a, n in enumerate(x.shape) if a not in axis), x.dtype)
     center = launch.empty((2, *kept), x.dtype) if centered else None
-    constants, (x, plan) = _constants(x), planned(x, axis)
+    constants, (x, teams) = _constants(x), planned(x, axis)
     x = launch.flat(x)[0]
-    if plan.splits == 1:
+    if teams.splits == 1:
         launch.kernel(FILE, "squares", *constants)(
-            (plan.grid,), (THREADS,), x, y, center, int(root), divisor, plan.struct)
+            (teams.grid,), (THREADS,), x, y, center, int(root), divisor, teams.struct)
         return y, center
-    parts = launch.empty((2 if x.dtype == np.float32 else 4, plan.splits, plan.sets), np.dtype(np.float64))
+    parts = launch.empty((2 if x.dtype == np.float32 else 4, teams.splits, teams.sets), np.dtype(np.float64))
     launch.kernel(FILE, "squares_in_parts", *constants)(
-        (plan.grid,), (THREADS,), x, parts, int(centered), plan.struct)
-    grid, struct = plan.whole
+        (teams.grid,), (THREADS,), x, parts, int(centered), teams.struct)
+    grid, struct = teams.whole
     launch.kernel(FILE, "squares_of_parts", *constants)(
-        (grid,), (THREADS,), x, parts, y, center, int(root), divisor, plan.splits, plan.chunk, struct)
+        (grid,), (THREADS,), x, parts, y, center, int(root), divisor, teams.splits, teams.chunk, struct)
     return y, center
 
 
 def _squares_grad_x(gy: Array, x: Array, y: Array, center: Array | None, axis: tuple[int, ...], root: bool,
                     divisor: float) -> Array:
-    x, plan = planned(x, axis, dense=True)
+    x, teams = planned(x, axis, dense=True)
     order = in_memory(x)
     gx = launch.empty(tuple(x.shape[a] for a in order), x.dtype)
     launch.kernel(FILE, "squares_grad_x", *_constants(x))(
-        (plan.grid,), (THREADS,), gy, launch.flat(x)[0], y, center, gx, int(root), divisor, plan.struct)
+        (teams.grid,), (THREADS,), gy, launch.flat(x)[0], y, center, gx, int(root), divisor, teams.struct)
     return gx.transpose(np.argsort(order).tolist())
 
 

@@ -45,7 +45,7 @@ def teams_of(rows: int, size: int, neighbours: int, most: int = MAX_SPLITS,
     return lanes, across, launch.blocks(size, max(1, chunk)), max(1, chunk)
 
 
-class Plan(NamedTuple):
+class Teams(NamedTuple):
     """How the sets of an array are shared out among teams (teams.cuh)."""
 
     grid: int                              # blocks of launch.THREADS
@@ -70,7 +70,7 @@ def runs(axes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 
 @functools.lru_cache(maxsize=4096)
-def shared_out(shape: tuple[int, ...], steps: tuple[int, ...], axis: tuple[int, ...]) -> Plan | None:
+def shared_out(shape: tuple[int, ...], steps: tuple[int, ...], axis: tuple[int, ...]) -> Teams | None:
     """How sets of an array are shared out; None where axes are more than two of a kind. steps: strides, in elements."""
     if 0 in shape:                         # nothing is read: steps of no matter
         steps = (0,) * len(shape)
@@ -89,8 +89,8 @@ def shared_out(shape: tuple[int, ...], steps: tuple[int, ...], axis: tuple[int, 
             high_step=high_step, low_step=low_step, splits=splits, chunk=chunk, lanes=lanes, across=across,
             tiles=far * near_tiles, near_tiles=max(1, near_tiles))
     lanes, across, splits, chunk = teams_of(count, size, near if 0 < near_step < low_step else 1, tiled=True)
-    return Plan(*laid_out(lanes, across, splits, chunk), count, size, splits, chunk,
-                laid_out(launch.lanes_per_row(splits, rows=count), 1, 1, max(1, size)))
+    return Teams(*laid_out(lanes, across, splits, chunk), count, size, splits, chunk,
+                 laid_out(launch.lanes_per_row(splits, rows=count), 1, 1, max(1, size)))
 
 
 def in_memory(x: Array) -> tuple[int, ...]:
@@ -105,7 +105,7 @@ def _goes_by_steps(x: Array) -> bool:
         stride % x.itemsize for stride in x.strides)
 
 
-def planned(x: cupy.ndarray, axis: tuple[int, ...], dense: bool = False) -> tuple[Array, Plan]:
+def planned(x: cupy.ndarray, axis: tuple[int, ...], dense: bool = False) -> tuple[Array, Teams]:
     """x, or a copy whose sets are walked in two steps, and how these are shared out. dense: x lies without gaps."""
     if not x._c_contiguous and (not _goes_by_steps(x) or (dense and not x.transpose(in_memory(x))._c_contiguous)):
         x = launch.dense(x)

@@ -26,8 +26,8 @@ def constants() -> tuple[launch.Constant, ...]:
     return launch.real(np.dtype("float32")), ("THREADS_PER_BLOCK", THREADS), *launch.POISON
 
 
-class Plan(NamedTuple):
-    """What is the same in every call for a region."""
+class Generated(NamedTuple):
+    """A region's two kernels, and what is the same in every call of them."""
 
     emitted: Emitted
     step: launch.Kernel
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def _plan(region: Region) -> Plan | None:
+def _generated(region: Region) -> Generated | None:
     if region.n > IMAGES * launch.multiprocessors():
         return None
     blocks = min(region.n, launch.multiprocessors())
@@ -45,26 +45,26 @@ def _plan(region: Region) -> Plan | None:
         return None
     text = launch.pasted("region_step.cu", emitted.text, set())
     step, sums = (launch.generated("region_step.cu", text, name, *constants()) for name in ("region_step", "sums"))
-    return Plan(emitted, step, sums, blocks)
+    return Generated(emitted, step, sums, blocks)
 
 
 def can_region_step(region: Region) -> bool:
     """Whether there is a kernel for a region."""
-    return _plan(region) is not None
+    return _generated(region) is not None
 
 
 def region_step(region: Region, *arrays: cupy.ndarray) -> tuple[Array, ...]:
     """The outputs of a region, for its inputs."""
-    plan = _plan(region)
-    if plan is None or not all(array.flags.c_contiguous and array.data.ptr % 16 == 0 for array in arrays):
+    kernels = _generated(region)
+    if kernels is None or not all(array.flags.c_contiguous and array.data.ptr % 16 == 0 for array in arrays):
         return by_steps(region, sys.modules[__package__.rpartition(".")[0]], arrays)
-    emitted = plan.emitted
+    emitted = kernels.emitted
     found = {f"a{value.number}": array for value, array in zip(region.inputs, arrays)}
     for made in emitted.sums, emitted.outputs:       # gradients first: an output of their size may not take their place
         found |= {name: launch.empty(shape, np.dtype("float32")) for name, shape in made.items()}
-    plan.step((plan.blocks,), (THREADS,), *map(found.__getitem__, (*emitted.inputs, *emitted.outputs)),
+    kernels.step((kernels.blocks,), (THREADS,), *map(found.__getitem__, (*emitted.inputs, *emitted.outputs)),
               shared=emitted.shared * 4)
-    plan.sums((emitted.blocks,), (SUM_THREADS,), *map(found.__getitem__, (*emitted.terms, *emitted.sums)),
+    kernels.sums((emitted.blocks,), (SUM_THREADS,), *map(found.__getitem__, (*emitted.terms, *emitted.sums)),
               shared=SUM_TILES * 4)
     return tuple(found[name].reshape(region.shapes[output.number])
                  for name, output in zip(emitted.results, region.outputs))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -20,18 +19,18 @@ MAX_ALONE = 1 << 17                        # worth it: up to this many one block
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Callable[..., None], tuple[int, ...], tuple[int, ...]]:
+def _plan(shape: tuple[int, ...], dtype: np.dtype) -> tuple[launch.Plan, tuple[int, ...], tuple[int, ...]]:
     """The launch for maps of a shape, its result's shape, and the numbers it takes last."""
     n, m, length = shape[0], shape[1], math.prod(shape[2:])
     images = max(1, n if n * length <= MAX_ALONE else ELEMENTS // max(1, length))
     shares = launch.blocks(n, images)
-    kernel = launch.kernel(FILE, "conv2d_grad_b", launch.real(dtype), ("WIDE", 1 if length % 4 else 4))
-    return kernel.sized((m, shares), (1024,)), (shares, m) if shares > 1 else (m,), (n, m, length, images)
+    plan = launch.Plan(FILE, "conv2d_grad_b", (launch.real(dtype), ("WIDE", 1 if length % 4 else 4)), (m, shares), 1024)
+    return plan, (shares, m) if shares > 1 else (m,), (n, m, length, images)
 
 
 def sum_maps(maps: Array) -> Array:
     """(n,m,h,w) -> (m,), in a fixed order."""
-    start, shape, numbers = _plan(maps.shape, maps.dtype)
+    plan, shape, numbers = _plan(maps.shape, maps.dtype)
     parts = launch.empty(shape, maps.dtype)
-    start(maps, parts, *numbers)
+    plan.start(maps, parts, *numbers)
     return sum_first(parts) if len(shape) > 1 else parts

@@ -10,7 +10,6 @@ Filters are float32 (float64 for images of float64), and products exact whatever
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -129,8 +128,8 @@ def _struct(g: ConvGeometry, lanes: int, places: int) -> bytes:
 
 @functools.lru_cache(maxsize=4096)
 def _plan(g: ConvGeometry, dtype: np.dtype, layout: str, back: bool,
-          act: str | None) -> tuple[Callable[..., None], tuple[int, ...], bytes]:
-    """The launch for y, or back for dx; its result's shape, and the struct."""
+          act: str | None) -> tuple[launch.Plan, tuple[int, ...]]:
+    """The launch for y, or back for dx, and its result's shape."""
     work = _outputs(g, dtype, layout, back)
     shape = (g.n, g.c, g.h, g.w) if back else (g.n, g.m, g.oh, g.ow)
     n, channels, high, across = shape
@@ -143,14 +142,13 @@ def _plan(g: ConvGeometry, dtype: np.dtype, layout: str, back: bool,
         grid = (min(launch.blocks(places, work.threads // lanes),
                     launch.blocks(16 * launch.multiprocessors(), blocks)), blocks)
         shared = g.kh * g.kw * (work.max_lanes + 1) * work.wide * 4 if work.wide > 1 else 0
-    start = launch.kernel(FILE, "conv2d_grouped", *work.constants(g, dtype, layout, *_more(back, act))).sized(
-        grid, (work.threads,), shared)
-    return start, shape if layout == NCHW else ordered(shape), _struct(g, lanes, places)
+    plan = launch.Plan(FILE, "conv2d_grouped", work.constants(g, dtype, layout, *_more(back, act)), grid, work.threads,
+                       shared, _struct(g, lanes, places))
+    return plan, shape if layout == NCHW else ordered(shape)
 
 
 @functools.lru_cache(maxsize=4096)
-def _grad_w_plan(g: ConvGeometry, dtype: np.dtype, layout: str) -> tuple[Callable[..., None], int, bytes]:
-    """The launch, how many shares leave sums, and the struct."""
+def _grad_w_plan(g: ConvGeometry, dtype: np.dtype, layout: str) -> launch.Plan:
     work = _sums(g, dtype, layout)
     lanes, blocks = _lanes(g.m * g.c // g.groups, work, layout)
     beside, columns = work.threads // lanes, launch.blocks(g.kw, work.at_once)
@@ -159,17 +157,17 @@ def _grad_w_plan(g: ConvGeometry, dtype: np.dtype, layout: str) -> tuple[Callabl
     each = beside * launch.blocks(places, beside * wanted)
     shares = launch.blocks(places, each)
     size = dtype.itemsize if layout == NCHW else 4
-    start = launch.kernel(GRAD_W, "conv2d_grouped_grad_w", *work.constants(g, dtype, layout)).sized(
-        (blocks, shares, columns), (work.threads,), g.kh * work.at_once * (work.threads + 1) * work.wide * size)
-    return start, shares, _struct(g, lanes, each)
+    return launch.Plan(
+        GRAD_W, "conv2d_grouped_grad_w", work.constants(g, dtype, layout), (blocks, shares, columns), work.threads,
+        g.kh * work.at_once * (work.threads + 1) * work.wide * size, _struct(g, lanes, each), splits=shares)
 
 
 def _result(source: Array, w: Array, b: Array | None, g: ConvGeometry, layout: str, back: bool,
             act: str | None) -> Array:
-    start, shape, struct = _plan(g, source.dtype, layout, back, act)
+    plan, shape = _plan(g, source.dtype, layout, back, act)
     out = launch.empty(shape, source.dtype)
     if out.size:
-        start(source, w, b, out, struct)
+        plan.start(source, w, b, out, plan.struct)
     return out
 
 
@@ -188,12 +186,12 @@ def dx(gy: Array, w: Array, g: ConvGeometry, layout: str = NCHW) -> Array:
 
 def dw(gy: Array, x: Array, g: ConvGeometry, layout: str = NCHW) -> Array:
     """(m,c/groups,kh,kw) of float32, or of float64"""
-    start, shares, struct = _grad_w_plan(g, gy.dtype, layout)
+    plan = _grad_w_plan(g, gy.dtype, layout)
     made = np.dtype(np.float32) if layout == NHWC else gy.dtype
     shape = g.m, g.c // g.groups, g.kh, g.kw
-    parts = launch.empty((shares, *shape) if shares > 1 else shape, made)
-    start(gy, x, parts, struct)
-    return sum_first(parts) if shares > 1 else parts
+    parts = launch.empty((plan.splits, *shape) if plan.splits > 1 else shape, made)
+    plan.start(gy, x, parts, plan.struct)
+    return sum_first(parts) if plan.splits > 1 else parts
 
 
 # ---------------------------------------------------------------- for the tests

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import cupy
@@ -16,7 +17,7 @@ from ... import launch
 from ...layers.linear.tile import BK, BN, MIN_SLABS_PER_SPLIT, MODES, TILES, rows_per_block, tensor_cores_refuse
 from ...reduce import sum_first
 
-FILE = "conv/product/implicit_gemm.cu"
+FILE, KERNEL = "conv/product/implicit_gemm.cu", "conv2d_implicit_gemm"
 OUTSIDE = -(1 << 24)                       # as in implicit_gemm.cu
 MAX_SPLITS = 512                           # of the depth
 
@@ -28,15 +29,14 @@ CONFIGURATIONS = [(FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION"
     for neighbours in (0, 1) for layout in ("NHWC", "CHWN")]
 
 
-class Launch(NamedTuple):
-    """One launch: the grid, the constants but for PRECISION, the struct and the table of taps."""
+class Product(NamedTuple):
+    """The launch of a product, the one before it, which packs w, and the table of taps that both read. Constants lack
+    PRECISION."""
 
-    grid: tuple[int, int, int]
-    constants: tuple[launch.Constant, ...]
-    pixels: bytes
+    plan: launch.Plan                      # splits: shares of the depth
+    pack: launch.Plan
     taps: Array
     packed: int                            # elements of w as the product reads it
-    splits: int
 
 
 # ---------------------------------------------------------------- what each direction sums over
@@ -95,15 +95,19 @@ def _tiles(rows: int, columns: int) -> tuple[int, int]:
     return launch.blocks(columns, BN), launch.blocks(rows, rows_per_block(rows))
 
 
-def _launch(rows: int, columns: int, taps: np.ndarray, fields: dict[str, int], dtype: np.dtype, layout: str,
-            neighbours: bool, splits: int | None = None) -> Launch:
+def _planned(kernel: str, rows: int, columns: int, taps: np.ndarray, fields: dict[str, int], dtype: np.dtype,
+             layout: str, neighbours: bool, splits: int | None = None) -> Product:
     bm, tiles = rows_per_block(rows), _tiles(rows, columns)
     if splits is None:
         splits = _splits(math.prod(tiles), -(-len(taps) // BK))
     table = _taps(taps)
+    packed = len(table) * tiles[1] * bm
+    constants = launch.real(dtype), ("BM", bm), ("NEIGHBOURS", int(neighbours)), *layouts.constants(layout)
     pixels = launch.by_value("Pixels", rows=rows, depth=len(taps), w_packed=tiles[1] * bm, splits=splits, **fields)
-    return Launch((*tiles, splits), (launch.real(dtype), ("BM", bm), ("NEIGHBOURS", int(neighbours)),
-                                      *layouts.constants(layout)), pixels, table, len(table) * tiles[1] * bm, splits)
+    return Product(
+        launch.Plan(FILE, kernel, constants, (*tiles, splits), 256, 0, pixels, splits=splits),
+        launch.Plan(FILE, KERNEL + "_pack", constants, (launch.blocks(packed, 256),), 256, 0, pixels),
+        table, packed)
 
 
 def _neighbours(layout: str, plane: int, g: ConvGeometry, maps: int) -> bool:
@@ -119,16 +123,16 @@ def _source(x: Steps, y: Steps, g: ConvGeometry) -> dict[str, int]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _forward(g: ConvGeometry, dtype: np.dtype, layout: str) -> Launch:
+def _forward(g: ConvGeometry, dtype: np.dtype, layout: str) -> tuple[Product, ...]:
     x, y = _steps(layout, g.n, g.c, g.h, g.w), _steps(layout, g.n, g.m, g.oh, g.ow)
     fields = {"w_row": _filter_steps(layout, g)[0], **_source(x, y, g)}
-    return _launch(g.m, g.n * g.oh * g.ow, _forward_taps(g, layout), fields, dtype, layout,
-                   _neighbours(layout, g.oh * g.ow, g, g.m))
+    return _planned(KERNEL, g.m, g.n * g.oh * g.ow, _forward_taps(g, layout), fields, dtype, layout,
+                    _neighbours(layout, g.oh * g.ow, g, g.m)),
 
 
 @functools.lru_cache(maxsize=1024)
-def _input_gradient(g: ConvGeometry, dtype: np.dtype, layout: str) -> tuple[Launch, ...]:
-    """A launch for each residue of row + top and column + left modulo the stride: its pixels meet the same taps. All
+def _input_gradient(g: ConvGeometry, dtype: np.dtype, layout: str) -> tuple[Product, ...]:
+    """A product for each residue of row + top and column + left modulo the stride: its pixels meet the same taps. All
     have as many shares of the depth, so that their parts are added up together."""
     phases_of: list[tuple[int, np.ndarray, dict[str, int]]] = []       # pixels, taps and fields of each
     phases = [(i, j) for i in range(g.sh) for j in range(g.sw)]
@@ -153,58 +157,64 @@ def _input_gradient(g: ConvGeometry, dtype: np.dtype, layout: str) -> tuple[Laun
         phases_of.append((g.n * gh * gw, taps, fields))
     neighbours = _neighbours(layout, g.h * g.w, g, g.c) and (whole or layout != "NCHW")
     splits = min(_splits(math.prod(_tiles(g.c, pixels)), -(-len(taps) // BK)) for pixels, taps, _ in phases_of)
-    return tuple(_launch(g.c, pixels, taps, fields, dtype, layout, neighbours, splits)
+    return tuple(_planned(KERNEL, g.c, pixels, taps, fields, dtype, layout, neighbours, splits)
                  for pixels, taps, fields in phases_of)
 
 
 @functools.lru_cache(maxsize=1024)
-def _filter_gradient(g: ConvGeometry, dtype: np.dtype, layout: str) -> Launch:
+def _filter_gradient(g: ConvGeometry, dtype: np.dtype, layout: str) -> tuple[Product, ...]:
     taps = _forward_taps(g, layout)
     fields = {"w_row": 0, **_source(_steps(layout, g.n, g.c, g.h, g.w), Steps(0, 0, 0, 0), g), "size": 0}
     tiles = launch.blocks(g.m, rows_per_block(g.m)) * launch.blocks(len(taps), BN)
-    return _launch(g.m, len(taps), taps, fields, dtype, layout, False, _splits(tiles, -(-g.n * g.oh * g.ow // BK)))
+    return _planned(KERNEL + "_dw", g.m, len(taps), taps, fields, dtype, layout, False,
+                    _splits(tiles, -(-g.n * g.oh * g.ow // BK))),
+
+
+@functools.lru_cache(maxsize=4096)
+def _products(of: Callable[[ConvGeometry, np.dtype, str], tuple[Product, ...]], g: ConvGeometry, dtype: np.dtype,
+              layout: str, mode: str) -> tuple[Product, ...]:
+    """Of one of the directions above, in a precision; the tables are the same in each."""
+    return tuple(each._replace(plan=each.plan.of(("PRECISION", mode)), pack=each.pack.of(("PRECISION", mode)))
+                 for each in of(g, dtype, layout))
 
 
 # ---------------------------------------------------------------- the directions
-def _product(source: Array, w: Array, b: Array | None, out: Array, launches: tuple[Launch, ...], mode: str,
+def _product(source: Array, w: Array, b: Array | None, out: Array, products: tuple[Product, ...],
              map_step: int) -> None:
     """map_step: from a map of the result to the next."""
-    *_, last = launches
-    constants = (*last.constants, ("PRECISION", mode))     # of all alike, and so are splits
+    last = products[-1].plan               # constants of all are alike, and so are splits
     parts = launch.empty((last.splits, *out.shape), out.dtype) if last.splits > 1 else out
-    for planned in launches:
-        packed = launch.empty((planned.packed,), w.dtype)
-        launch.kernel(FILE, "conv2d_implicit_gemm_pack", *constants)(
-            (launch.blocks(planned.packed, 256),), (256,), w, packed, planned.taps, planned.packed, planned.pixels)
-        launch.kernel(FILE, "conv2d_implicit_gemm", *constants)(
-            planned.grid, (256,), source, packed, b if parts is out else None, parts, planned.taps, planned.pixels)
+    for plan, pack, taps, size in products:
+        packed = launch.empty((size,), w.dtype)
+        pack.start(w, packed, taps, size, pack.struct)
+        plan.start(source, packed, b if parts is out else None, parts, taps, plan.struct)
     if parts is not out:
-        launch.kernel(FILE, "conv2d_implicit_gemm_finish", *constants)(
-            (launch.blocks(out.size, 256),), (256,), parts, b, out, map_step, last.pixels)
+        launch.kernel(FILE, KERNEL + "_finish", *last.constants)(
+            (launch.blocks(out.size, 256),), (256,), parts, b, out, map_step, last.struct)
 
 
 def y(x: Array, w: Array, b: Array | None, g: ConvGeometry, mode: str = "FP32", layout: str = "NCHW") -> Array:
     out = launch.empty(layouts.ordered(layouts.IMAGES[layout], (g.n, g.m, g.oh, g.ow)), x.dtype)
     if out.size:
-        _product(x, w, b, out, (_forward(g, x.dtype, layout),), mode, _steps(layout, g.n, g.m, g.oh, g.ow).map)
+        _product(x, w, b, out, _products(_forward, g, x.dtype, layout, mode),
+                 _steps(layout, g.n, g.m, g.oh, g.ow).map)
     return out
 
 
 def dx(gy: Array, w: Array, g: ConvGeometry, mode: str = "FP32", layout: str = "NCHW") -> Array:
     out = launch.empty(layouts.ordered(layouts.IMAGES[layout], (g.n, g.c, g.h, g.w)), gy.dtype)
     if out.size:
-        _product(gy, w, None, out, _input_gradient(g, gy.dtype, layout), mode,
+        _product(gy, w, None, out, _products(_input_gradient, g, gy.dtype, layout, mode),
                  _steps(layout, g.n, g.c, g.h, g.w).map)
     return out
 
 
 def dw(gy: Array, x: Array, g: ConvGeometry, mode: str = "FP32", layout: str = "NCHW") -> Array:
-    planned = _filter_gradient(g, x.dtype, layout)
-    kernel = launch.kernel(FILE, "conv2d_implicit_gemm_dw", *planned.constants, ("PRECISION", mode))
+    (plan, _, taps, _), = _products(_filter_gradient, g, x.dtype, layout, mode)
     shape = layouts.ordered(layouts.FILTERS[layout], (g.m, g.c, g.kh, g.kw))
-    parts = launch.empty((planned.splits, *shape) if planned.splits > 1 else shape, x.dtype)
-    kernel(planned.grid, (256,), gy, x, parts, planned.taps, planned.pixels)
-    return sum_first(parts) if planned.splits > 1 else parts
+    parts = launch.empty((plan.splits, *shape) if plan.splits > 1 else shape, x.dtype)
+    plan.start(gy, x, parts, taps, plan.struct)
+    return sum_first(parts) if plan.splits > 1 else parts
 
 
 def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:

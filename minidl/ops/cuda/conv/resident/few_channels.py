@@ -11,7 +11,7 @@ from ....common.geometry import ConvGeometry
 from ... import launch
 from ..cost import round_up
 from . import tensor_cores
-from .planned import Gradients, Outputs, Plan
+from .planned import Gradients, Outputs
 from .tensor_cores import wgmma
 
 FILE = "conv/resident/few_channels.cu"
@@ -30,8 +30,8 @@ def _line(g: ConvGeometry) -> tuple[int, int]:
     return units, round_up(2 * units + 1, 4)
 
 
-def _planned(g: ConvGeometry, grid: tuple[int, int], threads: int, height: int, shared: int, store: str,
-             **more: int) -> Plan | None:
+def _planned(kernel: str, g: ConvGeometry, grid: tuple[int, int], threads: int, height: int, shared: int, store: str,
+             **more: int) -> launch.Plan | None:
     """shared: bytes beside those of an image."""
     line, pw = _line(g)
     shared += height * (2 * line * UNIT + g.c * pw * 4)
@@ -39,36 +39,37 @@ def _planned(g: ConvGeometry, grid: tuple[int, int], threads: int, height: int, 
         return None
     constants = tensor_cores.constants_of(g.kh, g.kw, "BF16", ROWS, threads, g.ow % 4 == 0,
                                           tensor_cores.pixels_per_copy(g), **more)
-    return Plan((*grid, 1), threads, shared, (launch.HOPPER, *constants, ("STORE", store)),
-                launch.by_value("FewChannels", g, ph=height, pw=pw, images=1, line=line))
+    return launch.Plan(FILE, kernel, (launch.HOPPER, *constants, ("STORE", store)), (*grid, 1), threads, shared,
+                       launch.by_value("FewChannels", g, ph=height, pw=pw, images=1, line=line))
 
 
 # ---------------------------------------------------------------- y
 @functools.lru_cache(maxsize=1024)
-def _plan(g: ConvGeometry, store: str = FLOAT) -> Plan | None:
+def _plan(g: ConvGeometry, store: str = FLOAT) -> launch.Plan | None:
     """The launch, or None where image and filters do not fit shared memory."""
     units, filters = round_up(g.kh * ((g.kw + 1) // 2), 2), round_up(g.m, FILTERS)
-    return _planned(g, (max(1, min(g.n, launch.multiprocessors())), 1), THREADS, round_up(g.oh, ROWS) + g.kh - 1,
-                    filters // FILTERS * units * (FILTERS + 1) * UNIT + filters * 4, store)
+    return _planned("conv2d_few_channels", g, (max(1, min(g.n, launch.multiprocessors())), 1), THREADS,
+                    round_up(g.oh, ROWS) + g.kh - 1, filters // FILTERS * units * (FILTERS + 1) * UNIT + filters * 4,
+                    store)
 
 
-OUTPUTS = Outputs(FILE, "conv2d_few_channels", lambda g, dtype, window: _plan(g))
-OUTPUTS_IN_HALF = Outputs(FILE, "conv2d_few_channels", lambda g, dtype, window: _plan(g, HALF), np.dtype(np.uint16))
+OUTPUTS = Outputs(lambda g, dtype, window: _plan(g))
+OUTPUTS_IN_HALF = Outputs(lambda g, dtype, window: _plan(g, HALF), np.dtype(np.uint16))
 
 
 # ---------------------------------------------------------------- dw
 @functools.lru_cache(maxsize=1024)
-def _gradient_plan(g: ConvGeometry, store: str = FLOAT) -> Plan | None:
+def _gradient_plan(g: ConvGeometry, store: str = FLOAT) -> launch.Plan | None:
     """The launch, or None where image and sums do not fit shared memory."""
     packs = launch.blocks(g.m, FILTERS)
     copied = STAGES * 2 * GRADIENT_THREADS * (4 * AT_ONCE + MEANS) * 4
     sums = FILTERS * (g.c * g.kh * g.kw // 8 * 8 + 12) * 4
-    return _planned(g, (max(1, min(g.n, launch.multiprocessors() // packs)), packs), GRADIENT_THREADS,
-                    g.oh + MOST_TAPS - 1, max(copied, sums), store, GRADIENT=1, STAGES=STAGES)
+    return _planned("conv2d_few_channels_dw", g, (max(1, min(g.n, launch.multiprocessors() // packs)), packs),
+                    GRADIENT_THREADS, g.oh + MOST_TAPS - 1, max(copied, sums), store, GRADIENT=1, STAGES=STAGES)
 
 
-GRADIENTS = Gradients(FILE, "conv2d_few_channels_dw", lambda g, dtype, window: _gradient_plan(g))
-GRADIENTS_IN_HALF = Gradients(FILE, "conv2d_few_channels_dw", lambda g, dtype, window: _gradient_plan(g, HALF))
+GRADIENTS = Gradients(lambda g, dtype, window: _gradient_plan(g))
+GRADIENTS_IN_HALF = Gradients(lambda g, dtype, window: _gradient_plan(g, HALF))
 
 
 # ---------------------------------------------------------------- what it cannot do

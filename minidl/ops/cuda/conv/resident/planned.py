@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 import cupy
@@ -17,36 +17,18 @@ from ...layers.pool.average import in_squares
 from ...reduce import sum_first
 
 
-class Plan(NamedTuple):
-    """One launch."""
-
-    grid: tuple[int, ...]
-    threads: int
-    shared: int                                        # bytes
-    constants: tuple[launch.Constant, ...]
-    sizes: bytes                                       # the kernel's struct
-    time: float = 0.0                                  # estimated, in cycles
-
-
-def best(candidates: Iterable[Plan | None]) -> Plan | None:
-    """The plan with the least estimated time, or None where none fits."""
-    return min(filter(None, candidates), key=lambda plan: plan.time, default=None)
-
-
 class Outputs(NamedTuple):
-    """y of a convolution by a kernel (x, w, b, out, pooled, sizes); plan(g, dtype, window): for averages over windows
+    """y of a convolution by a kernel (x, w, b, out, pooled, struct); plan(g, dtype, window): for averages over windows
     of that size too, or 1; what y is stored as, if not as x is."""
 
-    file: str
-    kernel: str
-    plan: Callable[[ConvGeometry, np.dtype, int], Plan | None]
+    plan: Callable[[ConvGeometry, np.dtype, int], launch.Plan | None]
     stored: np.dtype | None = None
 
     def run(self, x: Array, w: Array, b: Array | None, out: Array, g: ConvGeometry, window: int = 1,
             fused: tuple[launch.Constant, ...] = (), pooled: Array | None = None) -> Array:
         if out.size:
-            start, plan = _planned(self, g, x.dtype, window, fused, precision())
-            start(_on_16_bytes(x), _on_16_bytes(w), b, out, pooled, plan.sizes)
+            plan = _planned(self, g, x.dtype, window, fused, precision())
+            plan.start(_on_16_bytes(x), _on_16_bytes(w), b, out, pooled, plan.struct)
         return out
 
     def y(self, x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
@@ -69,19 +51,17 @@ class Outputs(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """dw of a convolution by a kernel (gy, y, x, parts, sizes), whose blocks each leave a part of it, and where the
+    """dw of a convolution by a kernel (gy, y, x, parts, struct), whose blocks each leave a part of it, and where the
     bias's is fused, its part behind that; plan(g, dtype, window): of the fused form, or 0."""
 
-    file: str
-    kernel: str
-    plan: Callable[[ConvGeometry, np.dtype, int], Plan | None]
+    plan: Callable[[ConvGeometry, np.dtype, int], launch.Plan | None]
 
     def _parts(self, gy: Array, y: Array | None, x: Array, g: ConvGeometry, length: int, window: int = 0,
                fused: tuple[launch.Constant, ...] = ()) -> Array:
         """The blocks' parts, each of that length; they are still to be added up, in a fixed order."""
-        start, plan = _planned(self, g, x.dtype, window, fused, precision())
+        plan = _planned(self, g, x.dtype, window, fused, precision())
         parts = launch.empty((plan.grid[0], length), x.dtype)
-        start(_on_16_bytes(gy), y if y is None else _on_16_bytes(y), _on_16_bytes(x), parts, plan.sizes)
+        plan.start(_on_16_bytes(gy), y if y is None else _on_16_bytes(y), _on_16_bytes(x), parts, plan.struct)
         return parts
 
     def dw(self, gy: Array, x: Array, g: ConvGeometry) -> Array:
@@ -100,12 +80,11 @@ class Gradients(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _planned(of: Outputs | Gradients, g: ConvGeometry, dtype: np.dtype, window: int, fused: tuple[launch.Constant, ...],
-             precision: str) -> tuple[Callable[..., None], Plan]:
-    """The launch of a plan, which is of the current precision, and the plan."""
+             precision: str) -> launch.Plan:
+    """The plan, which is of the current precision, with what is fused."""
     plan = of.plan(g, dtype, window)
     assert plan is not None, "refuses() was not asked"
-    kernel = launch.kernel(of.file, of.kernel, *plan.constants, *fused)
-    return kernel.sized(plan.grid, (plan.threads,), plan.shared), plan
+    return plan.of(*fused)
 
 
 def _on_16_bytes(x: cupy.ndarray) -> cupy.ndarray:

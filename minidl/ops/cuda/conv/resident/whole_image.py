@@ -13,7 +13,7 @@ from ....common.primitives import Array
 from ... import launch
 from .. import cost
 from ..cost import round_up
-from .planned import Gradients, Outputs, Plan, best
+from .planned import Gradients, Outputs
 
 FILE = "conv/resident/whole_image.cu"
 TW = 4                                     # outputs of a row that a thread owns
@@ -85,7 +85,7 @@ def _fits_registers(f: Sum | Filter, dtype: np.dtype, th: int, tm: int, threads:
             and cost.fits_registers(_numbers(f, dtype, th, tm), threads))
 
 
-def _candidate(s: Sum, dtype: np.dtype, th: int, tm: int, threads: int, images: int) -> Plan | None:
+def _candidate(s: Sum, dtype: np.dtype, th: int, tm: int, threads: int, images: int) -> launch.Plan | None:
     """The launch for a tile of th x 4 outputs of tm filters, or None where it does not fit."""
     wide, numbers = _pixels_wide(s.kw, s.sw), _numbers(s, dtype, th, tm)
     if not _fits_registers(s, dtype, th, tm, threads):
@@ -105,19 +105,20 @@ def _candidate(s: Sum, dtype: np.dtype, th: int, tm: int, threads: int, images: 
     row = s.kw * cost.FOUR_PRODUCTS * th * tm + cost.PIXEL * th * wide + cost.FILTER_ROW
     time = cost.work_time(passes * s.c * s.kh * row * dtype.itemsize / 4, cost.used(items, passes * threads),
                           images * s.c * ph * pw * cost.COPY / threads, threads, resident, launch.blocks(s.n, images))
-    return Plan((blocks,), threads, shared, constants, whole, time + s.c * s.kh * s.kw * ms * cost.COPY / threads)
+    return launch.Plan(FILE, "conv2d_whole_image", constants, (blocks,), threads, shared, whole,
+                       time + s.c * s.kh * s.kw * ms * cost.COPY / threads)
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(direction: str, g: ConvGeometry, dtype: np.dtype, pool: int = 1) -> Plan | None:
+def _plan(direction: str, g: ConvGeometry, dtype: np.dtype, pool: int = 1) -> launch.Plan | None:
     """The best launch, or None where none fits; its rows are a multiple of `pool`."""
     s = _as_sum(direction, g)
-    return best(_candidate(s, dtype, *tile) for tile in product(ROWS, FILTERS, THREADS, IMAGES)
-                if tile[0] <= s.oh and tile[0] % pool == 0 and tile[1] <= round_up(s.m, 2))
+    return launch.best(_candidate(s, dtype, *tile) for tile in product(ROWS, FILTERS, THREADS, IMAGES)
+                       if tile[0] <= s.oh and tile[0] % pool == 0 and tile[1] <= round_up(s.m, 2))
 
 
-OUTPUTS = Outputs(FILE, "conv2d_whole_image", functools.partial(_plan, "y"))
-INPUTS = OUTPUTS._replace(plan=functools.partial(_plan, "dx"))         # dx, as what _as_sum makes of it
+OUTPUTS = Outputs(functools.partial(_plan, "y"))
+INPUTS = Outputs(functools.partial(_plan, "dx"))       # dx, as what _as_sum makes of it
 
 
 def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
@@ -126,15 +127,15 @@ def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
 
 # ---------------------------------------------------------------- dw
 @functools.lru_cache(maxsize=1024)
-def _gradient_plan(g: ConvGeometry, dtype: np.dtype) -> Plan | None:
+def _gradient_plan(g: ConvGeometry, dtype: np.dtype) -> launch.Plan | None:
     """The best launch, or None where not even one output row fits shared memory."""
-    return best(_gradient_candidate(g, dtype, tm, -(-g.oh // chunks), threads, images)
-                for tm, chunks, threads, images in product(FILTERS, CHUNKS, GRADIENT_THREADS, IMAGES[:3])
-                if tm <= round_up(g.m, 2) and chunks <= g.oh)
+    return launch.best(_gradient_candidate(g, dtype, tm, -(-g.oh // chunks), threads, images)
+                       for tm, chunks, threads, images in product(FILTERS, CHUNKS, GRADIENT_THREADS, IMAGES[:3])
+                       if tm <= round_up(g.m, 2) and chunks <= g.oh)
 
 
 def _gradient_candidate(g: ConvGeometry, dtype: np.dtype, tm: int, rows: int, max_threads: int,
-                        images: int) -> Plan | None:
+                        images: int) -> launch.Plan | None:
     """The launch for rows of taps of tm filters, over so many output rows at a time, or None where it does not fit."""
     wide, size = _pixels_wide(g.kw, g.sw), dtype.itemsize
     team = g.c * g.kh * -(-g.m // tm)
@@ -161,11 +162,11 @@ def _gradient_candidate(g: ConvGeometry, dtype: np.dtype, tm: int, rows: int, ma
     vector = 16 // size if g.ow % 4 == 0 else 1
     copies = images * (ms * g.oh * gw / vector + g.c * ph * pw) * cost.COPY / threads
     time = cost.work_time(multiply + cost.CHUNK * chunks, team * shares / threads, copies, threads, resident, packs)
-    return Plan((blocks,), threads, shared, constants, whole,
-                time + shares.bit_length() * tm * g.kw * cost.TAP_SUM + blocks * cost.BLOCK_SUM)
+    return launch.Plan(FILE, "conv2d_whole_image_dw", constants, (blocks,), threads, shared, whole,
+                       time + shares.bit_length() * tm * g.kw * cost.TAP_SUM + blocks * cost.BLOCK_SUM)
 
 
-GRADIENTS = Gradients(FILE, "conv2d_whole_image_dw", lambda g, dtype, window: _gradient_plan(g, dtype))
+GRADIENTS = Gradients(lambda g, dtype, window: _gradient_plan(g, dtype))
 
 
 def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:

@@ -29,7 +29,7 @@ from ....common.geometry import ConvGeometry
 from ... import launch
 from .. import cost
 from ..cost import round_up
-from .planned import Gradients, Outputs, Plan, best
+from .planned import Gradients, Outputs
 
 FILE = "conv/resident/winograd.cu"
 POSITIONS, FILTERS = ((1, 2), (1, 4), (2, 2), (2, 4)), (1, 2, 4, 8)       # (TH, TW) and TM of y to choose from
@@ -67,14 +67,14 @@ def _constants(dtype: np.dtype, kh: int, kw: int, tile: Tile, threads: int,
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(g: ConvGeometry, dtype: np.dtype, pool: int = 1) -> Plan | None:
+def _plan(g: ConvGeometry, dtype: np.dtype, pool: int = 1) -> launch.Plan | None:
     """The best launch, or None where none fits; its rows are a multiple of `pool`."""
     tiles = [Tile(*positions, tm) for positions, tm in product(POSITIONS, FILTERS)
              if 2 * positions[0] % pool == 0 and tm <= round_up(g.m, 2)]
-    return best(_candidate(g, dtype, *choice) for choice in product(tiles, THREADS, IMAGES))
+    return launch.best(_candidate(g, dtype, *choice) for choice in product(tiles, THREADS, IMAGES))
 
 
-def _candidate(g: ConvGeometry, dtype: np.dtype, tile: Tile, threads: int, images: int) -> Plan | None:
+def _candidate(g: ConvGeometry, dtype: np.dtype, tile: Tile, threads: int, images: int) -> launch.Plan | None:
     """The launch for a tile, or None where it does not fit."""
     th, tw, tm = tile
     if not tile.fits_registers(g.kw, dtype, threads):
@@ -94,10 +94,10 @@ def _candidate(g: ConvGeometry, dtype: np.dtype, tile: Tile, threads: int, image
     multiply = passes * (kinds + cost.FOUR_OUTPUTS * th * tw * tm) * dtype.itemsize / 4
     copies = images * g.c * ph * pw * 2 * cost.COPY / threads
     time = cost.work_time(multiply, cost.used(items, passes * threads), copies, threads, resident, packs)
-    return Plan((max(1, min(packs, resident * launch.multiprocessors())),), threads, shared,
-                _constants(dtype, g.kh, g.kw, tile, threads, g.ow % 4 == 0),
-                launch.by_value("PaddedImages", g, ph=ph, pw=pw, images=images),
-                time + groups * tm * taps * 2 * cost.COPY / threads)
+    return launch.Plan(FILE, "conv2d_winograd", _constants(dtype, g.kh, g.kw, tile, threads, g.ow % 4 == 0),
+                       (max(1, min(packs, resident * launch.multiprocessors())),), threads, shared,
+                       launch.by_value("PaddedImages", g, ph=ph, pw=pw, images=images),
+                       time + groups * tm * taps * 2 * cost.COPY / threads)
 
 
 def _stride(least: int, th: int, tw: int, across: int) -> int:
@@ -112,7 +112,7 @@ def _stride(least: int, th: int, tw: int, across: int) -> int:
     return max(range(first, first + 32, 4), key=met)
 
 
-OUTPUTS = Outputs(FILE, "conv2d_winograd", _plan)
+OUTPUTS = Outputs(_plan)
 
 
 # ---------------------------------------------------------------- dw
@@ -129,13 +129,13 @@ def _gradient_constants(kh: int, kw: int, tm: int, groups: int, rows: int, fours
 
 
 @functools.lru_cache(maxsize=1024)
-def _gradient_plan(g: ConvGeometry, window: int) -> Plan | None:
+def _gradient_plan(g: ConvGeometry, window: int) -> launch.Plan | None:
     """The best launch, or None where none fits."""
-    return best(_gradient_candidate(g, window, tm, rows, slices)
-                for tm, rows, slices in product(GRADIENT_FILTERS, ROWS, SLICES) if tm <= g.m and slices <= g.m)
+    return launch.best(_gradient_candidate(g, window, tm, rows, slices)
+                       for tm, rows, slices in product(GRADIENT_FILTERS, ROWS, SLICES) if tm <= g.m and slices <= g.m)
 
 
-def _gradient_candidate(g: ConvGeometry, window: int, tm: int, rows: int, slices: int) -> Plan | None:
+def _gradient_candidate(g: ConvGeometry, window: int, tm: int, rows: int, slices: int) -> launch.Plan | None:
     """The launch for all taps of tm filters per thread, by so many rows of positions at a time, or None."""
     a, b, groups, fours = g.kh // 2, g.kw // 2, -(-g.m // (slices * tm)), -(-g.ow // 8)
     chunks, wide = -(-g.oh // (2 * rows)), round_up(b + 3, 4)
@@ -157,11 +157,11 @@ def _gradient_candidate(g: ConvGeometry, window: int, tm: int, rows: int, slices
     prepare = maps * items * cost.ITEM / (threads - workers)
     time = -(-g.n // blocks) * (resident * chunks * (max(multiply, prepare) + cost.STEP) + cost.IMAGE)
     constants = _gradient_constants(g.kh, g.kw, tm, groups, rows, fours, threads, int(g.ow % 4 == 0))
-    return Plan((blocks, slices), threads, shared, constants,
-                launch.by_value("PaddedImages", g, ph=ph, pw=pw, images=1), time)
+    return launch.Plan(FILE, "conv2d_winograd_dw", constants, (blocks, slices), threads, shared,
+                       launch.by_value("PaddedImages", g, ph=ph, pw=pw, images=1), time)
 
 
-GRADIENTS = Gradients(FILE, "conv2d_winograd_dw", lambda g, dtype, window: _gradient_plan(g, window))
+GRADIENTS = Gradients(lambda g, dtype, window: _gradient_plan(g, window))
 
 
 # ---------------------------------------------------------------- what it cannot do

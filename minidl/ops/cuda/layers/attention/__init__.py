@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 
 import cupy
 import numpy as np
@@ -102,14 +101,14 @@ def _empty(lead: Ints, rows: int, width: int, dtype: np.dtype) -> tuple[Array, A
 # ---------------------------------------------------------------- launches
 @functools.lru_cache(maxsize=4096)
 def _plan(name: str, count: int, queries: int, keys: int, width: int, dtype: np.dtype, how: str,
-          masked: bool) -> Callable[..., None]:
-    """The launch of a kernel for so many heads."""
+          masked: bool) -> launch.Plan:
+    """Of a kernel for so many heads."""
     of_queries, of_keys = (count * launch.blocks(rows, OWN) for rows in (queries, keys))
     file, blocks, threads, shared = {
         "attention": (FILE, of_queries, THREADS_PER_BLOCK, _shared(width, how, 1)),
         "attention_dots": (GRAD, launch.blocks(count * queries * DOT_LANES, launch.THREADS), launch.THREADS, 0),
         "attention_grad": (GRAD, of_keys + of_queries, THREADS_PER_BLOCK, _shared(width, how, 2))}[name]
-    return launch.kernel(file, name, *_constants(width, dtype, how, masked)).sized((blocks,), (threads,), shared)
+    return launch.Plan(file, name, _constants(width, dtype, how, masked), (blocks,), threads, shared)
 
 
 def attention(q: Array, k: Array, v: Array, mask: Array | None, causal: bool, scale: float) -> tuple[Array, Array]:
@@ -125,7 +124,7 @@ def attention(q: Array, k: Array, v: Array, mask: Array | None, causal: bool, sc
     sums = launch.empty((*lead, queries), FLOAT)
     heads = launch.by_value("Heads", heads=lead[-1] if lead else 1, queries=queries, keys=keys, causal=int(causal),
                             q=q_steps, k=k_steps, v=v_steps, go=(0, 0, 0), mask=mask_steps, scale=scale)
-    _plan("attention", math.prod(lead), queries, keys, width, q.dtype, how, mask is not None)(
+    _plan("attention", math.prod(lead), queries, keys, width, q.dtype, how, mask is not None).start(
         of_q, of_k, of_v, added, memory, sums, heads)
     return o, sums
 
@@ -145,9 +144,9 @@ def attention_grad(go: Array, q: Array, k: Array, v: Array, mask: Array | None, 
     # both as the forward kernel has left them; a launch copies what lies otherwise
     o, sums = _heads(o, lead).transpose(0, 2, 1, 3), np.broadcast_to(sums, (*lead, queries))
     dots = launch.empty(sums.shape, FLOAT)
-    _plan("attention_dots", *sizes)(of_go, o, dots, dots.size, heads)
+    _plan("attention_dots", *sizes).start(of_go, o, dots, dots.size, heads)
     (of_gq, gq), (of_gk, gk), (of_gv, gv) = (_empty(lead, rows, width, dtype) for rows in (queries, keys, keys))
-    _plan("attention_grad", *sizes)(of_q, of_k, of_v, of_go, added, sums, dots, of_gq, of_gk, of_gv, heads)
+    _plan("attention_grad", *sizes).start(of_q, of_k, of_v, of_go, added, sums, dots, of_gq, of_gk, of_gv, heads)
     return gq, gk, gv
 
 

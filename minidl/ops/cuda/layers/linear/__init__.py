@@ -6,8 +6,6 @@ x (n,in), w (out,in), b (out,), y (n,out).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
 
 import cupy
 import numpy as np
@@ -85,19 +83,12 @@ def _splits(tiles: int, slabs: int, min_slabs: int) -> int:
     return min(range(1, max(1, min(slabs // min_slabs, MAX_TURNS * at_a_time // max(1, tiles))) + 1), key=time)
 
 
-class Plan(NamedTuple):
-    """The launches of a product."""
-
-    product: Callable[..., None]
-    matrices: bytes
-    parts: tuple[int, int, int]            # of the products of the splits, where there is more than one
-    finish: Callable[..., None] | None     # which then sums these
-
-
 @functools.lru_cache(maxsize=4096)
 def _plan(sizes: tuple[int, ...], dtype: np.dtype, precision: str, transpose_a: bool, transpose_b: bool,
-          tiled: bool | None, fused: tuple[launch.Constant, ...], aligned: bool) -> Plan:
-    """Where tiles are few, though the depth be split as often as pays, they are made lower."""
+          tiled: bool | None, fused: tuple[launch.Constant, ...],
+          aligned: bool) -> tuple[launch.Plan, launch.Plan | None]:
+    """The product's launch, and where the depth is split, the one which sums the splits' products. Where tiles are few,
+    though the depth be split as often as pays, they are made lower."""
     batches, rows, cols, depth, a_batches, b_batches, accumulate, bias_axis = sizes
     how, size = _mode(dtype, precision), batches * rows * cols
     if tiled is None:
@@ -118,11 +109,11 @@ def _plan(sizes: tuple[int, ...], dtype: np.dtype, precision: str, transpose_a: 
     wide = aligned and not tiled and cols % 4 == 0 and not (transpose_a and rows % 4)
     constants = (launch.real(dtype), ("BM", 16 if tiled else bm), ("PRECISION", how), ("TA", int(transpose_a)),
                  ("TB", int(transpose_b)), *fused, *((("WIDE", 1),) if wide else ()))
-    product = launch.kernel(FILE, "gemm_tiled" if tiled else "gemm_registers", *constants)
-    finish = None if splits == 1 else launch.kernel(FILE, "gemm_finish", *constants).sized(
-        (launch.blocks(size, 256),), (256,))
-    return Plan(product.sized((tiles_n, tiles_m, batches * splits), (256,)), matrices, (batches * splits, rows, cols),
-                finish)
+    product = launch.Plan(FILE, "gemm_tiled" if tiled else "gemm_registers", constants,
+                          (tiles_n, tiles_m, batches * splits), 256, 0, matrices)
+    finish = launch.Plan(FILE, "gemm_finish", constants, (launch.blocks(size, 256),), 256) if splits > 1 else None
+    launch.prepare(product, finish)
+    return product, finish
 
 
 def product_of(a: cupy.ndarray, b: cupy.ndarray, bias: Array | None, out: cupy.ndarray, sizes: tuple[int, ...],
@@ -131,14 +122,15 @@ def product_of(a: cupy.ndarray, b: cupy.ndarray, bias: Array | None, out: cupy.n
     """Our own kernels; sizes (batches, rows, cols, depth, batches of a, batches of b, accumulate, axis of the bias)."""
     if not out.size:
         return out
-    product, matrices, shape, finish = _plan(sizes, out.dtype, precision(), transpose_a, transpose_b, tiled, fused,
-                                             (a.data.ptr | b.data.ptr | out.data.ptr) % 16 == 0)
+    product, finish = _plan(sizes, out.dtype, precision(), transpose_a, transpose_b, tiled, fused,
+                            (a.data.ptr | b.data.ptr | out.data.ptr) % 16 == 0)
     if finish is None:
-        product(a, b, bias, y, out, matrices)
+        product.start(a, b, bias, y, out, product.struct)
         return out
-    parts = launch.empty(shape, out.dtype)
-    product(a, b, None, None, parts, matrices)
-    finish(parts, bias, y, out, sizes[0], matrices)
+    batches, rows, cols, *_ = sizes
+    parts = launch.empty((product.grid[2], rows, cols), out.dtype)
+    product.start(a, b, None, None, parts, product.struct)
+    finish.start(parts, bias, y, out, batches, product.struct)
     return out
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,21 +19,12 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (FILE, (launch.real(np.dtype(dtype)), ("ROWS", rows))) for dtype in ("float32", "float64") for rows in (1, ROWS)]
 
 
-class Plan(NamedTuple):
-    """The launches of a product, and the shape of the parts between them."""
-
-    product: Callable[..., None]
-    struct: bytes
-    parts: tuple[int, int]                 # (results, splits)
-    lanes: int                             # of the second launch,
-    finish: Callable[..., None] | None     # which adds up the parts where there are several
-
-
 @functools.lru_cache(maxsize=4096)
 def _plan(shape: tuple[int, ...], cols: int, x_steps: tuple[int, ...], y_steps: tuple[int, ...],
-          dtype: np.dtype, bias_row: bool) -> Plan | None:
-    """shape: (..., rows, depth). bias_row: whether the bias has a value for each row, not for each column. None where
-    the batch has more than two axes. Sizes and steps alone decide."""
+          dtype: np.dtype, bias_row: bool) -> tuple[launch.Plan, launch.Plan | None, int] | None:
+    """(the product's launch, with splits that a second one adds up where there are several, the lanes of that). None
+    where the batch has more than two axes. shape: (..., rows, depth). bias_row: whether the bias has a value for each
+    row, not for each column. Sizes and steps alone decide."""
     *lead, rows, depth = shape
     batch = runs(zip(reversed(lead), reversed(x_steps[:-2]), reversed(y_steps[:-2]), strict=True))
     if len(batch) > 2:
@@ -57,10 +46,12 @@ def _plan(shape: tuple[int, ...], cols: int, x_steps: tuple[int, ...], y_steps: 
     constants = launch.real(dtype), ("ROWS", each)
     teams = batches * -(-rows // each) * cols * splits
     of_parts = launch.lanes_per_row(splits, rows=results)
-    return Plan(launch.kernel(FILE, "dots", *constants).sized((launch.blocks(teams * lanes, THREADS),), (THREADS,)),
-                struct, (results, splits), of_parts,
-                None if splits == 1 else launch.kernel(FILE, "dots_finish", *constants).sized(
-                    (launch.blocks(results * of_parts, THREADS),), (THREADS,)))
+    product = launch.Plan(FILE, "dots", constants, (launch.blocks(teams * lanes, THREADS),), THREADS, 0, struct,
+                          splits=splits)
+    finish = None if splits == 1 else launch.Plan(
+        FILE, "dots_finish", constants, (launch.blocks(results * of_parts, THREADS),), THREADS)
+    launch.prepare(product, finish)
+    return product, finish, of_parts
 
 
 def dot_products(x: Array, y: Array, bias: Array | None = None) -> Array:
@@ -76,10 +67,11 @@ def dot_products(x: Array, y: Array, bias: Array | None = None) -> Array:
     plan = _plan(left.shape, right.shape[-1], x_steps, y_steps, x.dtype, turned)
     if plan is None:
         return dot_products(launch.dense(x), launch.dense(y), bias)
-    if plan.finish is None:
-        plan.product(x_memory, y_memory, bias, out, plan.struct)
+    product, finish, lanes = plan
+    if finish is None:
+        product.start(x_memory, y_memory, bias, out, product.struct)
         return out
-    parts = launch.empty(plan.parts, x.dtype)
-    plan.product(x_memory, y_memory, None, parts, plan.struct)
-    plan.finish(parts, bias, out, plan.lanes, plan.struct)
+    parts = launch.empty((out.size, product.splits), x.dtype)
+    product.start(x_memory, y_memory, None, parts, product.struct)
+    finish.start(parts, bias, out, lanes, product.struct)
     return out

@@ -6,7 +6,6 @@ An array with gaps is copied once, and not by each launch.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -31,21 +30,11 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     for fused in ((), *((("FUSED", 1), ("ACT", act)) for act in ("relu", "tanh", "gelu", "softplus")))]
 
 
-class Plan(NamedTuple):
-    """How sets are shared out, and the launches that do it."""
-
-    grid: int
-    splits: int                            # teams of a set
-    struct: bytes                          # the struct Norm
-    constants: tuple[launch.Constant, ...]
-
-    def run(self, name: str, *arguments: Any, fused: tuple[launch.Constant, ...] = ()) -> None:
-        launch.kernel(FILE, name, *self.constants, *fused)((self.grid,), (THREADS,), *arguments, self.struct)
-
-
 @functools.lru_cache(maxsize=4096)
-def _plan(outer: int, sets: int, inner: int, g: NormGeometry, dtype: np.dtype, aligned: bool = False) -> Plan:
-    """For an array (outer, sets, inner). The sizes decide; and whether arrays start on multiples of 16 bytes, WIDE."""
+def _plan(name: str, outer: int, sets: int, inner: int, g: NormGeometry, dtype: np.dtype, aligned: bool = False,
+          fused: tuple[launch.Constant, ...] = ()) -> launch.Plan:
+    """Of a kernel of that name for an array (outer, sets, inner), whose sets have as many teams as the plan has splits.
+    The sizes decide; and whether arrays start on multiples of 16 bytes, WIDE."""
     size = outer * inner
     wide = LINE // dtype.itemsize if g.across and inner % (LINE // dtype.itemsize) == 0 else 1
     near = 1 if inner > 1 else min(NEIGHBOURS, 1 << max(0, sets - 1).bit_length())
@@ -57,17 +46,19 @@ def _plan(outer: int, sets: int, inner: int, g: NormGeometry, dtype: np.dtype, a
         splits = min(max(MAX_SPLITS, MAX_BLOCKS // tiles), launch.blocks(size, ELEMENTS_PER_THREAD * lanes))
     chunk = launch.blocks(launch.blocks(size, splits), wide) * wide
     splits = launch.blocks(size, chunk)
-    return Plan(launch.blocks(tiles * splits * near * lanes, THREADS), splits, launch.by_value(
+    struct = launch.by_value(
         "Norm", outer=outer, sets=sets, inner=inner, channels=g.channels, spread=g.spread, own=int(g.across),
-        splits=splits, chunk=chunk, lanes=lanes, near=near), (launch.real(dtype), ("WIDE", wide if aligned else 1)))
+        splits=splits, chunk=chunk, lanes=lanes, near=near)
+    return launch.Plan(FILE, name, (launch.real(dtype), ("WIDE", wide if aligned else 1), *fused),
+                       (launch.blocks(tiles * splits * near * lanes, THREADS),), THREADS, 0, struct, splits=splits)
 
 
-def plan_of(g: NormGeometry, *arrays: Array | None) -> Plan:
-    """For arrays of a geometry."""
+def plan_of(name: str, g: NormGeometry, *arrays: Array | None, fused: tuple[launch.Constant, ...] = ()) -> launch.Plan:
+    """Of a kernel for arrays of a geometry."""
     pointers = [a.data.ptr for a in arrays if a is not None]           # type: ignore[attr-defined]
     outer, sets = (g.n, g.groups) if g.across else (1, g.n * g.groups)
-    return _plan(outer, sets, g.inner, g, arrays[0].dtype,             # type: ignore[union-attr]
-                 not any(pointer % LINE for pointer in pointers))
+    return _plan(name, outer, sets, g.inner, g, arrays[0].dtype,       # type: ignore[union-attr]
+                 not any(pointer % LINE for pointer in pointers), fused)
 
 
 def normalized(x: Array, w: Array | None, b: Array | None, running: tuple[Array | None, Array | None],
@@ -77,11 +68,11 @@ def normalized(x: Array, w: Array | None, b: Array | None, running: tuple[Array 
     running = running if g.size else (None, None)      # without values there is nowhere to move
     x = launch.dense(x)
     y, mean, rstd = (launch.empty(shape, x.dtype) for shape in (x.shape, g.sets, g.sets))
-    plan = plan_of(g, x, other, y)
-    parts = launch.empty((2, plan.splits, mean.size), x.dtype) if plan.splits > 1 else None
-    if parts is not None:
-        plan.run("norm_moments", x, parts)
-    plan.run("normalize", x, other, w, b, parts, y, mean, rstd, *running, momentum, eps, fused=fused)
+    plan, parts = plan_of("normalize", g, x, other, y, fused=fused), None
+    if plan.splits > 1:
+        parts = launch.empty((2, plan.splits, mean.size), x.dtype)
+        plan_of("norm_moments", g, x, other, y).start(x, parts, plan.struct)
+    plan.start(x, other, w, b, parts, y, mean, rstd, *running, momentum, eps, plan.struct)
     return y, mean, rstd
 
 
@@ -104,14 +95,16 @@ def normalize_by(x: Array, mean: Array, var: Array, w: Array | None, b: Array | 
                  g: NormGeometry) -> Array:
     """(x - mean) / root of (var + eps) * w + b, by what is known of each set."""
     y = launch.empty(x.shape, x.dtype)
-    plan_of(g, x, y).run("normalize_by", x, mean, var, w, b, y, eps)
+    plan = plan_of("normalize_by", g, x, y)
+    plan.start(x, mean, var, w, b, y, eps, plan.struct)
     return y
 
 
 def normalize_by_grad_x(gy: Array, var: Array, w: Array | None, eps: float, g: NormGeometry) -> Array:
     """gy / root of (var + eps) * w"""
     gx = launch.empty(gy.shape, gy.dtype)
-    plan_of(g, gy, gx).run("normalize_by_grad", gy, None, None, var, w, gx, None, eps)
+    plan = plan_of("normalize_by_grad", g, gy, gx)
+    plan.start(gy, None, None, var, w, gx, None, eps, plan.struct)
     return gx
 
 
@@ -119,9 +112,9 @@ def normalize_by_grad(gy: Array, x: Array, mean: Array, var: Array, w: Array | N
                       g: NormGeometry) -> tuple[Array, Array, Array]:
     """The gradients by x, weight (the sum of gy * z over each channel, z without weight) and bias (the sum of gy)."""
     gx = launch.empty(gy.shape, gy.dtype)
-    plan = plan_of(g, gy, x, gx)
+    plan = plan_of("normalize_by_grad", g, gy, x, gx)
     sums = launch.empty((plan.splits, 2, *g.sets), gy.dtype)
-    plan.run("normalize_by_grad", gy, x, mean, var, w, gx, sums, eps)
+    plan.start(gy, x, mean, var, w, gx, sums, eps, plan.struct)
     gw, gb = added_up(sums)
     return gx, gw, gb
 
@@ -139,9 +132,9 @@ def normalize_grad(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Arra
         return gradient(gy, x, w, mean, rstd, g, gw, gb), gw, gb
     gy, x = launch.dense(gy), launch.dense(x)
     gx = gradient(gy, x, w, mean, rstd, g, None, None)
-    plan = _plan(gx.size // (g.channels * g.spread), g.channels, g.spread, g, x.dtype)
+    plan = _plan("norm_products", gx.size // (g.channels * g.spread), g.channels, g.spread, g, x.dtype)
     sums = launch.empty((plan.splits, 2, *g.affine), x.dtype)
-    plan.run("norm_products", gy, x, None, mean, rstd, sums, g.inner)
+    plan.start(gy, x, None, mean, rstd, sums, g.inner, plan.struct)
     gw, gb = added_up(sums)
     return gx, gw, gb
 
@@ -155,9 +148,10 @@ def gradient(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: 
              gb: Array | None, sums: Array | None = None) -> Array:
     """By x. gw, gb: where they are given, they are filled. sums: as norm_products leaves them, if it has."""
     gy, x, gx = launch.dense(gy), launch.dense(x), launch.empty(x.shape, x.dtype)
-    plan = plan_of(g, x, gy, gx)
+    plan = plan_of("normalize_grad", g, x, gy, gx)
     if plan.splits > 1 and sums is None:
         sums = launch.empty((plan.splits, 2, *g.sets), x.dtype)
-        plan.run("norm_products", gy, x, None if g.across else w, mean, rstd, sums, 0)
-    plan.run("normalize_grad", gy, x, w, mean, rstd, sums, gx, gw, gb)
+        plan_of("norm_products", g, x, gy, gx).start(
+            gy, x, None if g.across else w, mean, rstd, sums, 0, plan.struct)
+    plan.start(gy, x, w, mean, rstd, sums, gx, gw, gb, plan.struct)
     return gx

@@ -39,9 +39,9 @@ def normalize_act_grad(gy: Array, other: Array | None, y: Array, x: Array, w: Ar
         gz = GRADIENTS[act](gy, y) if other is None else add_grad_act(gy, other, y, act)
         return gz, *normalize_grad(gz, x, w, mean, rstd, g)
     gz, gw, gb = launch.empty(x.shape, x.dtype), launch.empty(g.affine, x.dtype), launch.empty(g.affine, x.dtype)
-    plan = plan_of(g, x, gy, other, y, gz)
+    plan = plan_of("norm_act_products", g, x, gy, other, y, gz, fused=(("FUSED", 1), ("ACT", act)))
     sums = launch.empty((plan.splits, 2, *g.sets), x.dtype)
-    plan.run("norm_act_products", gy, other, y, x, mean, rstd, gz, sums, fused=(("FUSED", 1), ("ACT", act)))
+    plan.start(gy, other, y, x, mean, rstd, gz, sums, plan.struct)
     return gz, gradient(gz, x, w, mean, rstd, g, gw, gb, sums), gw, gb
 
 

@@ -4,7 +4,6 @@ windows and for images with gaps."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -62,39 +61,38 @@ def _tiling(g: PoolGeometry) -> Tiling | None:
 
 @functools.lru_cache(maxsize=4096)
 def _average(suffix: str, g: PoolGeometry, dtype: np.dtype,
-             *constants: launch.Constant) -> tuple[Callable[..., None], tuple[int | bytes, ...]]:
+             *constants: launch.Constant) -> tuple[launch.Plan, tuple[int | bytes, ...]]:
     """The launch of avg_pool2d ("") or of a gradient of it ("_grad_..."), and the numbers it takes last."""
     tiling = _tiling(g)
     if tiling is None:
-        start, window = spread(f"avg_pool2d{suffix}", g, dtype, g.n * g.c * (g.h * g.w if suffix else g.oh * g.ow),
-                                *constants)
-        return start, (window,)
-    kernel = launch.kernel("layers/pool/krizhevsky.cu", f"avg_pool2d_tiled{suffix}", launch.real(dtype),
-                           *tiling.constants, *constants)
+        plan = spread(f"avg_pool2d{suffix}", g, dtype, g.n * g.c * (g.h * g.w if suffix else g.oh * g.ow), *constants)
+        return plan, (plan.struct,)
     columns, pitch = (tiling.band * g.ow, ()) if suffix else (g.kw * tiling.pitch, (tiling.pitch,))
-    return (kernel.sized((tiling.blocks,), (launch.THREADS,), columns * dtype.itemsize),
-            (tiling.rows, tiling.band, g.w, g.ow, *pitch))
+    plan = launch.Plan("layers/pool/krizhevsky.cu", f"avg_pool2d_tiled{suffix}",
+                       (launch.real(dtype), *tiling.constants, *constants), (tiling.blocks,), launch.THREADS,
+                       columns * dtype.itemsize)
+    return plan, (tiling.rows, tiling.band, g.w, g.ow, *pitch)
 
 
 def avg_pool2d(x: Array, g: PoolGeometry) -> Array:
     if _tiles(g) and (g.kh * g.kw > MAX_AREA or not x.flags.c_contiguous):
         return adaptive_avg_pool2d(x, (g.oh, g.ow))
     y = launch.empty((g.n, g.c, g.oh, g.ow), x.dtype)
-    start, numbers = _average("", g, x.dtype)
-    start(x, y, *numbers)
+    plan, numbers = _average("", g, x.dtype)
+    plan.start(x, y, *numbers)
     return y
 
 
 def avg_pool2d_grad_x(gy: Array, g: PoolGeometry) -> Array:
     dx = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
-    start, numbers = _average("_grad_x", g, gy.dtype)
-    start(gy, dx, *numbers)
+    plan, numbers = _average("_grad_x", g, gy.dtype)
+    plan.start(gy, dx, *numbers)
     return dx
 
 
 def avg_pool2d_grad_act(gy: Array, y: Array, g: PoolGeometry, act: str) -> Array:
     """The gradient of avg_pool2d(act(x)) by x, from y = act(x)."""
     dx = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
-    start, numbers = _average("_grad_act", g, gy.dtype, ("ACT", act))
-    start(gy, y, dx, *numbers)
+    plan, numbers = _average("_grad_act", g, gy.dtype, ("ACT", act))
+    plan.start(gy, y, dx, *numbers)
     return dx

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 import numpy as np
 
@@ -20,23 +19,22 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 
 @functools.lru_cache(maxsize=4096)
 def spread(name: str, g: PoolGeometry, dtype: np.dtype, size: int,
-            *constants: launch.Constant) -> tuple[Callable[..., None], bytes]:
-    """The launch of a kernel of pool.cu with the first result's elements spread over the grid, and the Window it takes
-    last."""
-    kernel = launch.kernel("layers/pool/pool.cu", name, launch.real(dtype), *constants)
-    return kernel.sized((launch.spread(size),), (launch.THREADS,)), launch.by_value("Window", g)
+            *constants: launch.Constant) -> launch.Plan:
+    """Of a kernel of pool.cu with the first result's elements spread over the grid."""
+    return launch.Plan("layers/pool/pool.cu", name, (launch.real(dtype), *constants), (launch.spread(size),),
+                       launch.THREADS, 0, launch.by_value("Window", g))
 
 
 def max_pool2d(x: Array, g: PoolGeometry) -> tuple[Array, Array]:
     """(y, index): index p*kw + q says which element of the window won."""
     y, index = launch.empty((g.n, g.c, g.oh, g.ow), x.dtype), launch.empty((g.n, g.c, g.oh, g.ow), np.int32)
-    start, window = spread("max_pool2d", g, x.dtype, y.size)
-    start(x, y, index, window)
+    plan = spread("max_pool2d", g, x.dtype, y.size)
+    plan.start(x, y, index, plan.struct)
     return y, index
 
 
 def max_pool2d_grad_x(gy: Array, index: Array, g: PoolGeometry) -> Array:
     dx = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
-    start, window = spread("max_pool2d_grad_x", g, gy.dtype, dx.size)
-    start(gy, index, dx, window)
+    plan = spread("max_pool2d_grad_x", g, gy.dtype, dx.size)
+    plan.start(gy, index, dx, plan.struct)
     return dx

@@ -49,11 +49,11 @@ def fold(c: int, kw: int, sw: int, dtype: np.dtype) -> int:
 def patch_of(n: int, h: int, w: int, kh: int, kw: int, sh: int = 1, sw: int = 1) -> Patch | None:
     """The patch of which the fewest cover all pixels, the smallest of these; None where filters do not fit. kw, sw: in
     pixels of the patch."""
-    fit = [patch for patch in (each._replace(lines=(each.h - 1) * sh + kh,
+    fit = (patch for patch in (each._replace(lines=(each.h - 1) * sh + kh,
                                              line=launch.blocks((each.w - 1) * sw + kw, sw) * sw)
                                for each in patches(SQUARES, kh, kw))
-           if _pixels(patch) <= MAX_PIXELS and _fit(patch, kh * kw) >= MIN_BLOCKS]
-    return min(fit, key=lambda patch: (patch.number(n, h, w), patch.shared(PIXEL)), default=None)
+           if _pixels(patch) <= MAX_PIXELS and _fit(patch, kh * kw) >= MIN_BLOCKS)
+    return launch.best(fit, lambda patch: (patch.number(n, h, w), patch.shared(PIXEL)))
 
 
 def constants(dtype: np.dtype, mode: str, pixels: int, wide: tuple[bool, bool], copied: bool,
@@ -65,25 +65,25 @@ def constants(dtype: np.dtype, mode: str, pixels: int, wide: tuple[bool, bool], 
 
 
 def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, m: int, taps: int,
-            wide: tuple[bool, bool], act: str | None, folded: int) -> Callable[..., None]:
-    """What launches the kernel on images, filters, biases, y, the struct of sizes, and whether it goes back. m, h, w:
-    of y; taps: in pixels of the patch; wide: whether pixels of x, and of y, are copied by 16 bytes."""
+            wide: tuple[bool, bool], act: str | None,
+            folded: int) -> tuple[launch.Plan, Callable[..., None]]:
+    """The launch, and what starts it on images, filters, biases, y, the struct of sizes, and whether it goes back. m,
+    h, w: of y; taps: in pixels of the patch; wide: whether pixels of x, and of y, are copied by 16 bytes."""
     beside, pixels = launch.blocks(m, FILTERS), _pixels(patch)
     copied = dtype.itemsize if wide[1] and _fit(patch, taps, dtype.itemsize) >= MIN_BLOCKS else 0
     blocks = min(_blocks(dtype, pixels, wide[0], folded), _fit(patch, taps, copied))
     at_once = max(1, launch.multiprocessors() * blocks // beside)
-    launched = launch.kernel(FILE, "conv_nhwc_few", *constants(dtype, mode, pixels, wide, bool(copied), act,
-                                                             folded)).sized(
-        (min(patch.number(n, h, w), at_once), beside), (THREADS_PER_BLOCK,), _shared(patch, taps, copied))
-    taken = patch.struct(h, w, patch.shared(PIXEL))
+    plan = launch.Plan(FILE, "conv_nhwc_few", constants(dtype, mode, pixels, wide, bool(copied), act, folded),
+                       (min(patch.number(n, h, w), at_once), beside), THREADS_PER_BLOCK,
+                       _shared(patch, taps, copied), patch.struct(h, w, patch.shared(PIXEL)))
     rows = ROWS[dtype.itemsize]
     square = (*((rows, 1) if patch.images else (1, rows)), 8, ROW // dtype.itemsize)
 
     def run(x: cupy.ndarray, filters: cupy.ndarray, b: cupy.ndarray | None, y: cupy.ndarray, struct: bytes,
             back: bool) -> None:
         squares = tensor_map(y, square, rounded=False) if copied else bytes(BYTES)
-        launched(squares, x, filters, b, y, struct, taken, int(back), int(y.nbytes > launch.cache_bytes()))
-    return run
+        plan.start(squares, x, filters, b, y, struct, plan.struct, int(back), int(y.nbytes > launch.cache_bytes()))
+    return plan, run
 
 
 CONFIGURATIONS = [(FILE, constants(dtype, mode, pixels, wide, copied, act, folded))

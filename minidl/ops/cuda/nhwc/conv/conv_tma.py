@@ -19,20 +19,22 @@ ROW = 128                                  # bytes of a slab, of a pixel or a fi
 OWN = 1024                                 # bytes of shared memory that each block has beside what it asks for
 
 
-class Form(NamedTuple):
-    """A block's tile, tall * 128 pixels by so many filters; stages of filters, at most; taps of a stage, at most;
-    blocks of a multiprocessor; and what a product costs, relative to the best form's of conv.py."""
+class Tile(NamedTuple):
+    """What a block of a kernel owns: tall * 128 pixels (of conv_images.cu, images) by so many filters; stages of shared
+    memory, at most; blocks of a multiprocessor; what a product costs, relative to the best tile's of conv.cu; and taps
+    of a stage, at most."""
 
+    file: str
     tall: int
     filters: int
     stages: int
-    at_once: int
     blocks: int
     cost: float
+    at_once: int = 1
 
     @property
     def stage(self) -> int:
-        """Bytes."""
+        """Bytes of its filters."""
         return self.at_once * self.filters * ROW
 
 
@@ -46,8 +48,8 @@ class Beside(NamedTuple):
     rstd: cupy.ndarray | None = None
 
 
-FORMS = (Form(2, 128, 8, 1, 1, 0.78), Form(1, 256, 5, 1, 1, 0.8), Form(2, 64, 8, 1, 1, 0.95),
-         Form(2, 32, 6, 1, 2, 1.0), Form(2, 8, 3, 9, 2, 2.6))
+TILES = (Tile(FILE, 2, 128, 8, 1, 0.78), Tile(FILE, 1, 256, 5, 1, 0.8), Tile(FILE, 2, 64, 8, 1, 0.95),
+         Tile(FILE, 2, 32, 6, 2, 1.0), Tile(FILE, 2, 8, 3, 2, 2.6, at_once=9))
 # What a tile's sums become, and the constants for it
 THEN: dict[str, tuple[launch.Constant, ...]] = {
     "y": (), "maxima": (("POOLED", 1),), "gradient": (("GRADIENT", 1),), "normalized": (("GRADIENT", 2),)}
@@ -87,43 +89,47 @@ def patches(squares: int, kh: int, kw: int) -> list[Patch]:
 
 
 class Tiles(NamedTuple):
-    """How a form takes images."""
+    """How a tile takes images: in patches, or, of conv_images.cu, in an order of y's pixels, in which those come first
+    that most taps meet. blocks: how many there are."""
 
-    form: Form
-    patch: Patch
+    tile: Tile
+    patch: Patch | None
+    order: tuple[int, ...]
     blocks: int
     stages: int
     cost: float
 
 
-def _stages(form: Form, patch: Patch) -> int:
+def _stages(tile: Tile, patch: Patch) -> int:
     """Slabs of filters that fit into shared memory beside the patches and the barriers."""
-    room = launch.most_shared() // form.blocks - (form.blocks - 1) * OWN
-    return min(form.stages, (room - PATCHES * patch.shared() - 16 * (form.stages + PATCHES)) // form.stage)
+    room = launch.most_shared() // tile.blocks - (tile.blocks - 1) * OWN
+    return min(tile.stages, (room - PATCHES * patch.shared() - 16 * (tile.stages + PATCHES)) // tile.stage)
 
 
-def tiles(form: Form, n: int, h: int, w: int, m: int, kh: int, kw: int, *, images: bool = True) -> Tiles | None:
+def tiles(tile: Tile, n: int, h: int, w: int, m: int, kh: int, kw: int, *, images: bool = True) -> Tiles | None:
     """By the patch of which the fewest cover all n x h x w pixels, and of such the smallest; None where none fits, or
     images are one pixel, beside which seven in eight of a square would lie. images: whether squares may be eight images
     high."""
-    fit = [patch for patch in patches(2 * form.tall, kh, kw)
-           if _stages(form, patch) >= MIN_STAGES and max(patch.lines, patch.line) <= MAX_BOX and images >= patch.images]
-    if not fit or h == w == 1:
+    patch = None if h == w == 1 else launch.best(
+        (patch for patch in patches(2 * tile.tall, kh, kw) if _stages(tile, patch) >= MIN_STAGES
+         and max(patch.lines, patch.line) <= MAX_BOX and images >= patch.images),
+        lambda patch: (patch.number(n, h, w), patch.shared()))
+    if patch is None:
         return None
-    patch = min(fit, key=lambda patch: (patch.number(n, h, w), patch.shared()))
-    blocks = patch.number(n, h, w) * launch.blocks(m, form.filters)
-    turns = launch.blocks(blocks, launch.multiprocessors() * form.blocks)
-    return Tiles(form, patch, blocks, _stages(form, patch), turns * form.blocks * form.tall * form.filters * form.cost)
+    blocks = patch.number(n, h, w) * launch.blocks(m, tile.filters)
+    turns = launch.blocks(blocks, launch.multiprocessors() * tile.blocks)
+    return Tiles(tile, patch, (), blocks, _stages(tile, patch),
+                 turns * tile.blocks * tile.tall * tile.filters * tile.cost)
 
 
 def can(then: str, of: Tiles, m: int) -> bool:
     """Whether a tile's sums can become that: a lane has neighbours that fill 16 bytes; for maxima, both rows of a
     window of 2x2; for a gradient, each block can keep to the filters of one tile."""
-    if then == "y" or of.form.filters < 32:
+    if then == "y" or of.patch is None or of.tile.filters < 32:
         return then == "y"
     if then == "maxima":
         return not of.patch.images
-    return launch.blocks(m, of.form.filters) <= launch.multiprocessors() * of.form.blocks
+    return launch.blocks(m, of.tile.filters) <= launch.multiprocessors() * of.tile.blocks
 
 
 def steps_of_slab(c: int, dtype: np.dtype) -> int:
@@ -132,32 +138,32 @@ def steps_of_slab(c: int, dtype: np.dtype) -> int:
     return min(4, launch.blocks(c * dtype.itemsize, 32))
 
 
-def constants(form: Form, stages: int, dtype: np.dtype, mode: str, wide_y: bool, act: str | None, then: str,
+def constants(tile: Tile, stages: int, dtype: np.dtype, mode: str, wide_y: bool, act: str | None, then: str,
               steps: int = 4) -> tuple[launch.Constant, ...]:
-    return (launch.HOPPER, ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", form.filters),
-            ("TALL", form.tall), ("STAGES", stages), ("AT_ONCE", form.at_once), ("BLOCKS", form.blocks),
+    return (launch.HOPPER, ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", tile.filters),
+            ("TALL", tile.tall), ("STAGES", stages), ("AT_ONCE", tile.at_once), ("BLOCKS", tile.blocks),
             ("STEPS_OF_SLAB", steps), ("WIDE_Y", int(wide_y)), *((("ACT", act),) if act else ()),
             *((("AFTER", 1),) if act and then in ("y", "maxima") else ()), *THEN[then])
 
 
 def product(of: Tiles, dtype: np.dtype, mode: str, c: int, h: int, w: int, m: int, wide_y: bool, act: str | None,
-            then: str) -> Callable[..., cupy.ndarray | None]:
-    """What launches the kernel on images, packed filters, biases, y and the struct of sizes. c: of images; h, w, m: of
-    y.
+            then: str) -> tuple[launch.Plan, Callable[..., cupy.ndarray | None]]:
+    """The launch, and what starts it on images, packed filters, biases, y and the struct of sizes. c: of images; h, w,
+    m: of y.
 
     then: "y"; "maxima", y are those over windows of 2x2 of it, and the winners follow; "gradient" or "normalized", y is
     multiplied by the slope of act, Beside follows, and sums by parts are returned, (parts, 1 or 2, m).
     """
-    form, patch = of.form, of.patch
-    shared = PATCHES * patch.shared() + of.stages * form.stage + 16 * (of.stages + PATCHES)
-    given = constants(form, of.stages, dtype, mode, wide_y, act, then, steps_of_slab(c, dtype))
-    blocks, across = min(of.blocks, launch.multiprocessors() * form.blocks), launch.blocks(m, form.filters)
+    tile, patch, depth = of.tile, of.patch, ROW // dtype.itemsize
+    assert patch
+    blocks, across = min(of.blocks, launch.multiprocessors() * tile.blocks), launch.blocks(m, tile.filters)
     sums = dict(THEN[then]).get("GRADIENT", 0)
     if sums:
         blocks -= blocks % across
-    launched = launch.kernel(FILE, "conv_nhwc_tma", *given).sized((blocks,), (THREADS_PER_BLOCK,), shared)
-    depth = ROW // dtype.itemsize
-    taken = patch.struct(h, w, patch.shared())
+    plan = launch.Plan(
+        FILE, "conv_nhwc_tma", constants(tile, of.stages, dtype, mode, wide_y, act, then, steps_of_slab(c, dtype)),
+        (blocks,), THREADS_PER_BLOCK, PATCHES * patch.shared() + of.stages * tile.stage + 16 * (of.stages + PATCHES),
+        patch.struct(h, w, patch.shared()))
 
     def map_of(image: cupy.ndarray | None) -> bytes:
         return bytes(BYTES) if image is None else tensor_map(image, (patch.n, patch.h, patch.w, depth), rounded=False)
@@ -166,21 +172,21 @@ def product(of: Tiles, dtype: np.dtype, mode: str, c: int, h: int, w: int, m: in
             winners: cupy.ndarray | None = None, beside: Beside | None = None) -> cupy.ndarray | None:
         images, mean, rstd = (beside[:3], beside.mean, beside.rstd) if beside else ((None,) * 3, None, None)
         parts = launch.empty((blocks // across, sums, m), np.dtype(np.float32)) if sums else None
-        launched(tensor_map(x, (patch.n, patch.lines, patch.line, depth)),
-                 tensor_map(packed[0], (form.filters, depth)), b"".join(map(map_of, images)), b, mean, rstd, y, winners,
-                 parts, struct, taken, int(images[0] is not None))
+        plan.start(tensor_map(x, (patch.n, patch.lines, patch.line, depth)),
+                   tensor_map(packed[0], (tile.filters, depth)), b"".join(map(map_of, images)), b, mean, rstd, y,
+                   winners, parts, struct, plan.struct, int(images[0] is not None))
         return parts
-    return run
+    return plan, run
 
 
 CONFIGURATIONS = [
-    (FILE, constants(form, stages, dtype, mode, wide_y, act, then))
-    for dtype, mode in ((np.dtype(np.uint16), "BF16"), (np.dtype(np.float32), "TF32")) for form in FORMS
+    (FILE, constants(tile, stages, dtype, mode, wide_y, act, then))
+    for dtype, mode in ((np.dtype(np.uint16), "BF16"), (np.dtype(np.float32), "TF32")) for tile in TILES
     for stages, wide_y, act, then in (
-        (form.stages, True, "relu", "y"), (form.stages, True, None, "y"), (MIN_STAGES, False, None, "y"),
-        (form.stages, True, "relu", "maxima"), (form.stages, True, None, "maxima"),
-        *((form.stages, True, act, then) for act in ("relu", "gelu") for then in ("gradient", "normalized")))
-    if then == "y" or form.filters >= 32]
-CONFIGURATIONS += [(FILE, constants(FORMS[3], FORMS[3].stages, dtype, mode, True, None, "y", steps))
+        (tile.stages, True, "relu", "y"), (tile.stages, True, None, "y"), (MIN_STAGES, False, None, "y"),
+        (tile.stages, True, "relu", "maxima"), (tile.stages, True, None, "maxima"),
+        *((tile.stages, True, act, then) for act in ("relu", "gelu") for then in ("gradient", "normalized")))
+    if then == "y" or tile.filters >= 32]
+CONFIGURATIONS += [(FILE, constants(TILES[3], TILES[3].stages, dtype, mode, True, None, "y", steps))
                    for dtype, mode in ((np.dtype(np.uint16), "BF16"), (np.dtype(np.float32), "TF32"))
                    for steps in (1, 2, 3)]

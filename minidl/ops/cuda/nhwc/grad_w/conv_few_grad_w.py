@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import cupy
@@ -17,16 +18,8 @@ FILTERS, PIXELS, THREADS_PER_BLOCK = 64, 128, 256
 MAX_STAGES, MAX_PRODUCTS = 4, 32           # products whose sums a warp keeps, each of 16 filters by 8 numbers
 WIDTHS = (8, 16, 32, 64)                   # of a tile
 IMAGES: dict[str, np.dtype] = {"TF32": np.dtype(np.float32), "BF16": np.dtype(np.uint16)}       # by PRECISION
-
-
-class Plan(NamedTuple):
-    """A launch, also of rows_grad_w.py. blocks: tiles that hold all filters and channels; splits: of the pixels."""
-
-    constants: tuple[launch.Constant, ...]
-    blocks: int
-    splits: int
-    shared: int
-    struct: bytes
+# A launch, whose splits are of the pixels, and what starts it on dy, x and what they find: (splits, taps * c, m)
+Product = tuple[launch.Plan, Callable[[cupy.ndarray, cupy.ndarray, cupy.ndarray], None]]
 
 
 class Spread(NamedTuple):
@@ -68,7 +61,7 @@ def can(g: ConvGeometry, dy: cupy.ndarray, x: cupy.ndarray, mode: str) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
+def product(g: ConvGeometry, mode: str, splits: int | None = None) -> Product | None:
     """None where no tile fits shared memory."""
     of, size = spread(g, mode), IMAGES[mode].itemsize
     assert of
@@ -90,15 +83,10 @@ def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
     down, across = tiles(width)
     blocks = launch.blocks(g.m, FILTERS)
     splits = splits or max(1, min(launch.multiprocessors() // blocks, g.n * down * across))
-    return Plan(constants(mode, (g.kh, g.kw), (g.sh, g.sw), width, stages, of), blocks, splits,
-                max(stages * stage(width), sums),
-                launch.by_value("FewGradW", g, down=down, across=across, splits=splits))
-
-
-def parts(dy: cupy.ndarray, x: cupy.ndarray, found: Plan, out: cupy.ndarray) -> None:
-    """What the blocks find: out (splits, taps * c, m)."""
-    launch.kernel(FILE, "conv2d_nhwc_dw_few", *found.constants)(
-        (found.blocks, found.splits), (THREADS_PER_BLOCK,), dy, x, out, found.struct, shared=found.shared)
+    plan = launch.Plan(FILE, "conv2d_nhwc_dw_few", constants(mode, (g.kh, g.kw), (g.sh, g.sw), width, stages, of),
+                       (blocks, splits), THREADS_PER_BLOCK, max(stages * stage(width), sums),
+                       launch.by_value("FewGradW", g, down=down, across=across, splits=splits), splits=splits)
+    return plan, lambda dy, x, out: plan.start(dy, x, out, plan.struct)
 
 
 CONFIGURATIONS = [(FILE, constants(*of)) for of in (

@@ -13,6 +13,7 @@ from ... import launch
 from ...layers.linear.tile import MODES
 from ..pixels import has_wgmma
 from . import conv_few_grad_w, conv_grad_w_tma, rows_grad_w
+from .conv_few_grad_w import Product
 
 FILE, SUM_FILE = "nhwc/grad_w/conv_grad_w.cu", "nhwc/grad_w/conv_grad_w_sum.cu"
 IMAGES = {np.dtype(np.float32): "float", np.dtype(np.uint16): "unsigned short"}        # uint16: the bits of bf16
@@ -24,8 +25,8 @@ OWN = conv_few_grad_w, rows_grad_w, conv_grad_w_tma
 SYSTEM = 1024                              # bytes of shared memory that each block takes beside its own
 
 
-class Form(NamedTuple):
-    """Tiles of a block: groups x tiles x 64 rows (tap, channel) by so many filters; pixels of a chunk, and how many
+class Tile(NamedTuple):
+    """What a block owns: groups x tiles x 64 rows (tap, channel) by so many filters; pixels of a chunk, and how many
     chunks shared memory holds; blocks of a multiprocessor; and what a product costs, relative to the best form's."""
 
     groups: int
@@ -47,15 +48,15 @@ class Form(NamedTuple):
 
 
 # Of images of bf16, and of float32 by precision. The first are the best where they are filled
-FORMS = {
-    "half": (Form(2, 3, 128, 64, 4, 1, 1.0), Form(2, 2, 128, 64, 4, 1, 1.1), Form(3, 3, 64, 64, 4, 1, 1.15),
-             Form(2, 3, 64, 64, 4, 1, 1.2), Form(2, 1, 128, 64, 4, 1, 1.4), Form(2, 1, 64, 64, 4, 2, 1.6),
-             Form(1, 1, 64, 64, 4, 5, 2.0)),
-    "TF32": (Form(2, 3, 128, 32, 4, 1, 1.0), Form(2, 2, 128, 32, 4, 1, 1.1), Form(2, 3, 64, 32, 4, 1, 1.2),
-             Form(2, 1, 128, 32, 4, 1, 1.4), Form(2, 1, 64, 32, 4, 1, 1.6), Form(1, 1, 64, 32, 4, 3, 2.0)),
-    "BF16": (Form(2, 3, 64, 32, 4, 1, 1.0), Form(2, 1, 64, 32, 4, 1, 1.4), Form(1, 1, 64, 32, 4, 2, 2.0)),
-    "TF32X3": (Form(2, 3, 64, 32, 4, 1, 1.0), Form(2, 2, 64, 32, 4, 1, 1.1), Form(2, 1, 64, 32, 4, 1, 1.4),
-               Form(1, 1, 64, 32, 4, 2, 2.0)),
+TILES = {
+    "half": (Tile(2, 3, 128, 64, 4, 1, 1.0), Tile(2, 2, 128, 64, 4, 1, 1.1), Tile(3, 3, 64, 64, 4, 1, 1.15),
+             Tile(2, 3, 64, 64, 4, 1, 1.2), Tile(2, 1, 128, 64, 4, 1, 1.4), Tile(2, 1, 64, 64, 4, 2, 1.6),
+             Tile(1, 1, 64, 64, 4, 5, 2.0)),
+    "TF32": (Tile(2, 3, 128, 32, 4, 1, 1.0), Tile(2, 2, 128, 32, 4, 1, 1.1), Tile(2, 3, 64, 32, 4, 1, 1.2),
+             Tile(2, 1, 128, 32, 4, 1, 1.4), Tile(2, 1, 64, 32, 4, 1, 1.6), Tile(1, 1, 64, 32, 4, 3, 2.0)),
+    "BF16": (Tile(2, 3, 64, 32, 4, 1, 1.0), Tile(2, 1, 64, 32, 4, 1, 1.4), Tile(1, 1, 64, 32, 4, 2, 2.0)),
+    "TF32X3": (Tile(2, 3, 64, 32, 4, 1, 1.0), Tile(2, 2, 64, 32, 4, 1, 1.1), Tile(2, 1, 64, 32, 4, 1, 1.4),
+               Tile(1, 1, 64, 32, 4, 2, 2.0)),
 }
 SUMS_OF_MMA = 128                          # of a thread, at most, where mma leaves it fewer registers than wgmma
 # What a block costs beside its chunks, and to write and add one of its sums, in chunks of it
@@ -74,37 +75,26 @@ class Copies(NamedTuple):
         return max(self.of_x // dtype.itemsize, min(8, g.c))
 
 
-class Plan(NamedTuple):
-    """A launch."""
-
-    constants: tuple[launch.Constant, ...]
-    tiles: int
-    splits: int
-    threads: int
-    shared: int
-    struct: bytes
-
-
 def round_up(a: int, b: int) -> int:
     return -(-a // b) * b
 
 
-def _constants(form: Form, image: str, mode: str, copies: tuple[int, int], wide: bool,
+def _constants(tile: Tile, image: str, mode: str, copies: tuple[int, int], wide: bool,
                hopper: bool) -> tuple[launch.Constant, ...]:
-    return (*[launch.HOPPER][:hopper], ("IMAGE", image), ("PRECISION", mode), ("GROUPS", form.groups),
-            ("TILES", form.tiles), ("FILTERS", form.filters), ("PIXELS", form.pixels), ("STAGES", form.stages),
-            ("BLOCKS", form.blocks), ("X_COPY", copies[0]), ("DY_COPY", copies[1]),
+    return (*[launch.HOPPER][:hopper], ("IMAGE", image), ("PRECISION", mode), ("GROUPS", tile.groups),
+            ("TILES", tile.tiles), ("FILTERS", tile.filters), ("PIXELS", tile.pixels), ("STAGES", tile.stages),
+            ("BLOCKS", tile.blocks), ("X_COPY", copies[0]), ("DY_COPY", copies[1]),
             ("WIDE", int(wide)))
 
 
-def _slab(form: Form, g: ConvGeometry, each: int) -> tuple[int, int, int, int]:
+def _slab(tile: Tile, g: ConvGeometry, each: int) -> tuple[int, int, int, int]:
     """(blocks, channels of a slab, taps of a block, runs of taps) such that rows fill the fewest blocks."""
     found, taps = [], g.kh * g.kw
     for slabs in range(1, g.c + 1):
         slab = min(g.c, round_up(-(-g.c // slabs), each))
-        if slab > form.rows:
+        if slab > tile.rows:
             continue
-        of_block = min(taps, form.rows // slab)
+        of_block = min(taps, tile.rows // slab)
         if of_block > g.kw:
             of_block -= of_block % g.kw
         runs = -(-taps // of_block)
@@ -114,55 +104,55 @@ def _slab(form: Form, g: ConvGeometry, each: int) -> tuple[int, int, int, int]:
     return min(found, key=lambda row: (row[0], -row[1]))
 
 
-def _cost(form: Form, g: ConvGeometry, grain: int) -> float:
+def _cost(tile: Tile, g: ConvGeometry, grain: int) -> float:
     """Of a pixel's products, those that are idle among them."""
-    return _slab(form, g, grain)[0] * -(-g.m // form.filters) * form.rows * form.filters * form.cost
+    return _slab(tile, g, grain)[0] * -(-g.m // tile.filters) * tile.rows * tile.filters * tile.cost
 
 
-def _split(form: Form, tiles: int, chunks: int, shared: int) -> int:
+def _split(tile: Tile, tiles: int, chunks: int, shared: int) -> int:
     """How many parts the chunks are split into: turns of blocks that take the least time."""
     fit = (launch.most_shared() + SYSTEM) // (shared + SYSTEM)
-    at_once = launch.multiprocessors() * min(form.blocks, fit)
+    at_once = launch.multiprocessors() * min(tile.blocks, fit)
 
     def cost(splits: int) -> float:
         return -(-tiles * splits // at_once) * (-(-chunks // splits) + START) \
-            + SUMS * form.rows * form.filters * splits * tiles
+            + SUMS * tile.rows * tile.filters * splits * tiles
     return min(range(1, max(1, min(chunks, MOST_SPLITS)) + 1), key=cost)
 
 
-def _shared(form: Form, half: bool, mode: str, lines: int, slots: int, line: int) -> int:
+def _shared(tile: Tile, half: bool, mode: str, lines: int, slots: int, line: int) -> int:
     """Bytes, as the kernel lays them out."""
     parts = 2 if mode == "TF32X3" else 1
     size = 2 if half else 4
-    gradients = form.filters // 8 * (form.pixels * 16 + 16) if half else form.pixels * form.filters * 4
-    b = 0 if half else 3 * parts * form.pixels * form.filters * (2 if mode == "BF16" else 4)
+    gradients = tile.filters // 8 * (tile.pixels * 16 + 16) if half else tile.pixels * tile.filters * 4
+    b = 0 if half else 3 * parts * tile.pixels * tile.filters * (2 if mode == "BF16" else 4)
     images = round_up(lines * line * size, 128)
-    return b + form.stages * (gradients + images) + 4 * (
-        form.pixels + 3 * slots * lines + 2 * lines + form.groups * 128)
+    return b + tile.stages * (gradients + images) + 4 * (
+        tile.pixels + 3 * slots * lines + 2 * lines + tile.groups * 128)
 
 
-def _laid_out(form: Form, g: ConvGeometry, dtype: np.dtype, mode: str, copies: Copies) -> tuple[int, dict[str, int]]:
+def _laid_out(tile: Tile, g: ConvGeometry, dtype: np.dtype, mode: str, copies: Copies) -> tuple[int, dict[str, int]]:
     """Bytes of shared memory, and fields of GradW: a chunk as large as fits, or else of one pixel."""
     half, size = dtype == np.uint16, dtype.itemsize
-    _, slab, taps, runs = _slab(form, g, copies.grain(g, dtype))
+    _, slab, taps, runs = _slab(tile, g, copies.grain(g, dtype))
     filter_rows = max((min(t + taps, g.kh * g.kw) - 1) // g.kw - t // g.kw + 1 for t in range(0, g.kh * g.kw, taps))
     pitch = round_up(slab, copies.of_x // size)
     if pitch >= 8:
         pitch = round_up(pitch, 8)
         pitch += 8 if pitch % 16 == 0 else 0               # neighbouring pixels in other banks
-    segments = -(-g.ow // form.pixels)
-    rows = max(1, min(form.pixels // g.ow, g.n * g.oh))
+    segments = -(-g.ow // tile.pixels)
+    rows = max(1, min(tile.pixels // g.ow, g.n * g.oh))
     while True:
         across = -(-g.ow // segments)
         width = (across - 1) * g.sw + g.kw
         whole = segments == 1 and pitch == g.c and copies.of_line > copies.of_x
         lead = -g.left * g.c % (16 // size) if whole else 0               # column 0 is on a multiple of 16 bytes
         line = round_up(lead + max(width, g.left + g.w) * g.c, 16 // size) if whole else width * pitch
-        shared = _shared(form, half, mode, rows * filter_rows, 1 if whole else width, line)
+        shared = _shared(tile, half, mode, rows * filter_rows, 1 if whole else width, line)
         if shared <= launch.most_shared() or rows == across == 1:
             break
         rows, segments = (rows // 2, segments) if rows > 1 else (1, min(g.ow, segments * 2))
-    segments, threads = -(-g.ow // across), form.groups * 128
+    segments, threads = -(-g.ow // across), tile.groups * 128
     per_slot = -(-(g.w * g.c if whole else slab) * size // (copies.of_line if whole else copies.of_x))
     return shared, {
         "slab": slab, "slabs": -(-g.c // slab), "taps": taps, "runs": runs, "rows": rows, "filter_rows": filter_rows,
@@ -174,29 +164,30 @@ def _laid_out(form: Form, g: ConvGeometry, dtype: np.dtype, mode: str, copies: C
 
 
 @functools.lru_cache(maxsize=1024)
-def plan(g: ConvGeometry, dtype: np.dtype, mode: str, copies: Copies, form: Form | None = None,
-         splits: int | None = None) -> Plan:
-    """The launch of a shape, in the cheapest form that fits shared memory, or a given one."""
-    half = dtype == np.uint16
-    hopper = has_wgmma()
-    forms = [one for one in FORMS["half" if half else mode] if hopper or one.sums <= SUMS_OF_MMA]
-    least = 0
-    for one in [form] if form else sorted(forms, key=lambda one: _cost(one, g, copies.grain(g, dtype))):
-        shared, fields = _laid_out(one, g, dtype, mode, copies)
-        if shared <= launch.most_shared():
-            tiles = fields["slabs"] * fields["runs"] * -(-g.m // one.filters)
-            splits = splits or _split(one, tiles, fields["chunks"], shared)
-            constants = _constants(one, IMAGES[dtype], mode, (copies.of_line if fields["whole"] else copies.of_x,
-                                                              copies.of_dy), half and copies.of_x == 16, hopper)
-            return Plan(constants, tiles, splits, one.groups * 128, shared,
-                        launch.by_value("GradW", g, splits=splits, **fields))
-        least = min(least or shared, shared)
-    raise ValueError(f"conv2d_nhwc_dw: images of {g.c} channels and filters of {g.kh}x{g.kw} take {least} bytes of "
-                     f"shared memory but a block has {launch.most_shared()}; use another algorithm")
+def product(g: ConvGeometry, dtype: np.dtype, mode: str, copies: Copies, tile: Tile | None = None,
+            splits: int | None = None) -> Product:
+    """In the cheapest tile that fits shared memory, or a given one."""
+    half, hopper, grain = dtype == np.uint16, has_wgmma(), copies.grain(g, dtype)
+    tiles = [tile] if tile else [one for one in TILES["half" if half else mode] if hopper or one.sums <= SUMS_OF_MMA]
+    laid_out = {one: _laid_out(one, g, dtype, mode, copies) for one in tiles}
+    tile = launch.best((one for one in tiles if laid_out[one][0] <= launch.most_shared()),
+                       lambda one: _cost(one, g, grain))
+    if tile is None:
+        raise ValueError(f"conv2d_nhwc_dw: images of {g.c} channels and filters of {g.kh}x{g.kw} take "
+                         f"{min(shared for shared, _ in laid_out.values())} bytes of shared memory but a block has "
+                         f"{launch.most_shared()}; use another algorithm")
+    shared, fields = laid_out[tile]
+    blocks = fields["slabs"] * fields["runs"] * -(-g.m // tile.filters)
+    splits = splits or _split(tile, blocks, fields["chunks"], shared)
+    constants = _constants(tile, IMAGES[dtype], mode, (copies.of_line if fields["whole"] else copies.of_x,
+                                                       copies.of_dy), half and copies.of_x == 16, hopper)
+    plan = launch.Plan(FILE, "conv2d_nhwc_dw", constants, (blocks, splits), tile.groups * 128, shared,
+                       launch.by_value("GradW", g, splits=splits, **fields), splits=splits)
+    return plan, lambda dy, x, out: plan.start(dy, x, out, plan.struct)
 
 
-def forms_of(dtype: np.dtype, precision: str) -> str:
-    """The row of FORMS."""
+def tiles_of(dtype: np.dtype, precision: str) -> str:
+    """The row of TILES."""
     return "half" if dtype == np.uint16 else MODES[precision]
 
 
@@ -205,11 +196,11 @@ def _at_once(array: cupy.ndarray, elements: int) -> int:
     return next(b for b in (16, 8, 4, 2) if elements * array.itemsize % b == 0 and array.data.ptr % b == 0)
 
 
-def grad_w(dy: cupy.ndarray, x: cupy.ndarray, g: ConvGeometry, *, precision: str, form: Form | None = None,
+def grad_w(dy: cupy.ndarray, x: cupy.ndarray, g: ConvGeometry, *, precision: str, tile: Tile | None = None,
            splits: int | None = None) -> cupy.ndarray:
     """dw (m,c,kh,kw) in float32 from dy (n,oh,ow,m) and x (n,h,w,c), both float32, or both bf16 as bits in uint16.
 
-    precision: "tf32", "3xtf32" or "bf16", of the products; sums are float32's. form, splits: in place of what the
+    precision: "tf32", "3xtf32" or "bf16", of the products; sums are float32's. tile, splits: in place of what the
     launcher finds best.
     """
     if dy.dtype != x.dtype or x.dtype not in IMAGES:
@@ -226,17 +217,12 @@ def grad_w(dy: cupy.ndarray, x: cupy.ndarray, g: ConvGeometry, *, precision: str
                          "tf32 and bf16 need 8.0; use precision fp32 and another algorithm")
     dy, x = launch.dense(dy), launch.dense(x)
     mode = MODES[precision]
-    own = next((each for each in OWN if not form and each.can(g, dy, x, mode)), None)
-    of_own = own and own.plan(g, mode, splits)
-    found = of_own or plan(g, x.dtype, mode, Copies(_at_once(dy, g.m), _at_once(x, g.c), _at_once(x, g.w * g.c)), form,
-                           splits)
-    splits, dw = found.splits, launch.empty((g.m, g.c, g.kh, g.kw), np.float32)
+    own = next((each for each in OWN if not tile and each.can(g, dy, x, mode)), None)
+    plan, run = (own and own.product(g, mode, splits)) or product(
+        g, x.dtype, mode, Copies(_at_once(dy, g.m), _at_once(x, g.c), _at_once(x, g.w * g.c)), tile, splits)
+    splits, dw = plan.splits, launch.empty((g.m, g.c, g.kh, g.kw), np.float32)
     parts = launch.empty((splits, g.kh * g.kw * g.c, g.m), np.float32)
-    if own and of_own:
-        own.parts(dy, x, of_own, parts)
-    else:
-        launch.kernel(FILE, "conv2d_nhwc_dw", *found.constants)(
-            (found.tiles, splits), (found.threads,), dy, x, parts, found.struct, shared=found.shared)
+    run(dy, x, parts)
     share = 1 << min(5, (max(0, splits - 1) // PARTS_IN_TURN).bit_length())
     launch.kernel(SUM_FILE, "conv2d_nhwc_dw_sum")(
         (launch.blocks(g.c * g.kh * g.kw, SUM_TILE // share), launch.blocks(g.m, SUM_TILE)), (SUM_LINES * SUM_TILE,),
@@ -244,11 +230,11 @@ def grad_w(dy: cupy.ndarray, x: cupy.ndarray, g: ConvGeometry, *, precision: str
     return dw
 
 
-# Each form with the widest copies, and the last with others; with wgmma and with mma. (dy's bytes, x's bytes, WIDE)
+# Each tile with the widest copies, and the last with others; with wgmma and with mma. (dy's bytes, x's bytes, WIDE)
 CONFIGURATIONS = [
     (SUM_FILE, ()),
-    *[(FILE, _constants(form, IMAGES[np.dtype(np.uint16 if kind == "half" else np.float32)],
+    *[(FILE, _constants(tile, IMAGES[np.dtype(np.uint16 if kind == "half" else np.float32)],
                         "BF16" if kind == "half" else kind, (x, dy), wide and kind == "half", hopper))
-      for kind, forms in FORMS.items() for form in forms for hopper in (True, False)
-      for dy, x, wide in [(16, 16, True), *[(16, 16, False), (2, 2, False), (4, 8, False)][:3 * (form is forms[-1])]]
-      if (min(x, dy) > 2 or kind == "half") and (hopper or form.sums <= SUMS_OF_MMA)]]
+      for kind, tiles in TILES.items() for tile in tiles for hopper in (True, False)
+      for dy, x, wide in [(16, 16, True), *[(16, 16, False), (2, 2, False), (4, 8, False)][:3 * (tile is tiles[-1])]]
+      if (min(x, dy) > 2 or kind == "half") and (hopper or tile.sums <= SUMS_OF_MMA)]]

@@ -14,6 +14,7 @@ from ... import launch
 from ...launch.tensor_maps import tensor_map
 from ..conv.conv_tma import MAX_BOX, ROW, THREADS_PER_BLOCK, Patch
 from ..pixels import has_wgmma
+from .conv_few_grad_w import Product
 
 FILE = "nhwc/grad_w/conv_grad_w_tma.cu"
 SIDES = 16, 32, 64                         # channels of a block, and filters
@@ -45,19 +46,6 @@ class Tile(NamedTuple):
         """What a patch takes, in pixels of this tile."""
         copies = COPY[self.mode] * self.stage(patch) / (self.filters * self.channels)
         return patch.n * patch.h * patch.w + TURN[self.mode] + copies
-
-
-class Plan(NamedTuple):
-    """A launch. blocks: tiles that hold all filters, channels and taps; of_patches: blocks of each tile, among which
-    the patches are split. splits: the sums of a tile that are left to be added, one for each share of each block."""
-
-    patch: Patch
-    constants: tuple[launch.Constant, ...]
-    blocks: int
-    of_patches: int
-    splits: int
-    shared: int
-    structs: tuple[bytes, bytes]
 
 
 def constants(tile: Tile, taps: int, row_taps: int, stages: int) -> tuple[launch.Constant, ...]:
@@ -111,8 +99,8 @@ def _taps(g: ConvGeometry, mode: str) -> tuple[int, int, int]:
 
 
 @functools.lru_cache(maxsize=1024)
-def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
-    """None where no patch fits."""
+def product(g: ConvGeometry, mode: str, splits: int | None = None) -> Product | None:
+    """None where no patch fits. Patches are split among blocks, of which each share of the warps leaves sums."""
     tile = _tile(g, mode)
 
     def cost(of: tuple[int, Patch]) -> tuple[float, int, int]:
@@ -121,26 +109,25 @@ def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
         return (number * tile.time(of[1]), number * tile.stage(of[1]),
                 number * of[1].n * of[1].w)
 
-    stages, patch = min(_patches(g, tile), key=cost, default=(0, None))
-    if patch is None:
+    found = launch.best(_patches(g, tile), cost)
+    if found is None:
         return None
+    stages, patch = found
     taps, row_taps, runs = _taps(g, mode)
     blocks = launch.blocks(g.m, tile.filters) * runs * launch.blocks(g.c, tile.channels)
     number = patch.number(g.n, g.oh, g.ow)
     most = max(1, launch.multiprocessors() // blocks)
     splits = splits or min(range(1, min(most, number) + 1), key=lambda k: launch.blocks(number, k))
-    structs = (launch.by_value("GradWTma", g, runs=runs, each=number // splits, more=number % splits),
-               patch.struct(g.oh, g.ow, patch.shared()))
-    return Plan(patch, constants(tile, taps, row_taps, stages), blocks, splits, splits * tile.shares,
-                stages * (tile.stage(patch) + 16), structs)
+    struct = launch.by_value("GradWTma", g, runs=runs, each=number // splits, more=number % splits)
+    plan = launch.Plan(FILE, "conv2d_nhwc_dw_tma", constants(tile, taps, row_taps, stages), (blocks, splits),
+                       THREADS_PER_BLOCK, stages * (tile.stage(patch) + 16),
+                       patch.struct(g.oh, g.ow, patch.shared()), splits=splits * tile.shares)
 
-
-def parts(dy: cupy.ndarray, x: cupy.ndarray, found: Plan, out: cupy.ndarray) -> None:
-    """What the blocks find: out (splits, taps * c, m)."""
-    patch, depth = found.patch, ROW // x.dtype.itemsize
-    launch.kernel(FILE, "conv2d_nhwc_dw_tma", *found.constants)(
-        (found.blocks, found.of_patches), (THREADS_PER_BLOCK,), tensor_map(dy, (patch.n, patch.h, patch.w, depth)),
-        tensor_map(x, (patch.n, patch.lines, patch.line, depth)), out, *found.structs, shared=found.shared)
+    def run(dy: cupy.ndarray, x: cupy.ndarray, out: cupy.ndarray) -> None:
+        depth = ROW // x.dtype.itemsize
+        plan.start(tensor_map(dy, (patch.n, patch.h, patch.w, depth)),
+                   tensor_map(x, (patch.n, patch.lines, patch.line, depth)), out, struct, plan.struct)
+    return plan, run
 
 
 CONFIGURATIONS = [

@@ -13,7 +13,7 @@ from ... import launch
 from ...launch.tensor_maps import tensor_map
 from ..conv.conv_tma import ROW, THREADS_PER_BLOCK
 from . import conv_grad_w_tma
-from .conv_few_grad_w import Plan
+from .conv_few_grad_w import Product
 
 FILE = "nhwc/grad_w/rows_grad_w.cu"
 MAX_STAGES, MAX_SPLITS = 8, 264
@@ -70,22 +70,24 @@ def _time(g: ConvGeometry, mode: str, tile: Tile, splits: int) -> float:
 
 
 @functools.lru_cache(maxsize=1024)
-def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan:
+def product(g: ConvGeometry, mode: str, splits: int | None = None) -> Product | None:
     """In the tile and the splits that take the least time."""
     chunks = _chunks(g, mode)
     numbers = (splits,) if splits else range(1, min(chunks, MAX_SPLITS) + 1)
-    tile, splits = min(itertools.product(TILES, numbers), key=lambda of: _time(g, mode, *of))
+    found = launch.best(itertools.product(TILES, numbers), lambda of: _time(g, mode, *of))
+    if found is None:
+        return None
+    tile, splits = found
     stages = min(MAX_STAGES, launch.most_shared() // (tile.stage + 16))
-    return Plan(constants(tile, mode, stages), _blocks(g, tile), splits, stages * (tile.stage + 16),
-                launch.by_value("RowsGradW", g, each=chunks // splits, more=chunks % splits))
+    plan = launch.Plan(FILE, "conv2d_nhwc_dw_rows", constants(tile, mode, stages), (_blocks(g, tile), splits),
+                       THREADS_PER_BLOCK, stages * (tile.stage + 16),
+                       launch.by_value("RowsGradW", g, each=chunks // splits, more=chunks % splits), splits=splits)
 
-
-def parts(dy: cupy.ndarray, x: cupy.ndarray, found: Plan, out: cupy.ndarray) -> None:
-    """What the blocks find: out (splits, c, m)."""
-    maps = (tensor_map(image.reshape(-1, image.shape[-1]), (ROW // image.itemsize, ROW // image.itemsize))
-            for image in (dy, x))
-    launch.kernel(FILE, "conv2d_nhwc_dw_rows", *found.constants)(
-        (found.blocks, found.splits), (THREADS_PER_BLOCK,), *maps, out, found.struct, shared=found.shared)
+    def run(dy: cupy.ndarray, x: cupy.ndarray, out: cupy.ndarray) -> None:
+        maps = (tensor_map(image.reshape(-1, image.shape[-1]), (ROW // image.itemsize, ROW // image.itemsize))
+                for image in (dy, x))
+        plan.start(*maps, out, plan.struct)
+    return plan, run
 
 
 CONFIGURATIONS = [(FILE, constants(tile, mode, min(MAX_STAGES, (227 << 10) // (tile.stage + 16))))

@@ -24,20 +24,20 @@ def batch_norm_nhwc(x: Array, other: Array | None, w: Array | None, b: Array | N
                     act: str | None) -> tuple[Array, Array, Array]:
     """batch_norm, plus other where one is given, and act of it where one is; statistics are of float32."""
     rows, c = rows_of(x), g.channels
-    start, blocks, pixels = walk(FILE, "batch_moments_nhwc", rows, c, x.dtype)
-    parts = sums(2, blocks, c)
-    start(x, parts, pixels)
+    plan = walk(FILE, "batch_moments_nhwc", rows, c, x.dtype)
+    parts = sums(2, plan.splits, c)
+    plan.start(x, parts, plan.struct)
     y, mean, rstd = launch.empty(x.shape, x.dtype), launch.empty((c,), FLOAT), launch.empty((c,), FLOAT)
-    start, _, pixels = walk(FILE, "batch_norm_nhwc", rows, c, x.dtype, act, True)
-    start(x, other, w, b, sum_first(parts), y, mean, rstd, running_mean, running_var, momentum, eps, pixels)
+    plan = walk(FILE, "batch_norm_nhwc", rows, c, x.dtype, act, True)
+    plan.start(x, other, w, b, sum_first(parts), y, mean, rstd, running_mean, running_var, momentum, eps, plan.struct)
     return y, mean, rstd
 
 
 def normalize_by_nhwc(x: Array, mean: Array, var: Array, w: Array | None, b: Array | None, eps: float,
                       g: NormGeometry) -> Array:
     y = launch.empty(x.shape, x.dtype)
-    start, _, pixels = walk(FILE, "normalize_by_nhwc", rows_of(x), g.channels, x.dtype)
-    start(x, mean, var, w, b, y, eps, pixels)
+    plan = walk(FILE, "normalize_by_nhwc", rows_of(x), g.channels, x.dtype)
+    plan.start(x, mean, var, w, b, y, eps, plan.struct)
     return y
 
 
@@ -64,9 +64,9 @@ def _gradients(name: str, gy: Array, other: Array | None, given: tuple[Array | N
                mean: Array, rstd: Array, act: str | None) -> tuple[Array, Array, Array, Array]:
     """given: what the kernel of that name takes of y, x and parameters."""
     rows, c = rows_of(x), x.shape[3]
-    start, blocks, pixels = walk(FILE, name, rows, c, x.dtype, act, True)
-    gz, parts = launch.empty(x.shape, x.dtype) if act else gy, sums(2, blocks, c)
-    start(gy, other, *given, mean, rstd, gz if act else None, parts, pixels)
+    plan = walk(FILE, name, rows, c, x.dtype, act, True)
+    gz, parts = launch.empty(x.shape, x.dtype) if act else gy, sums(2, plan.splits, c)
+    plan.start(gy, other, *given, mean, rstd, gz if act else None, parts, plan.struct)
     return gz, *normalize_grad_by(gz, x, w, mean, rstd, sum_first(parts))
 
 
@@ -75,6 +75,6 @@ def normalize_grad_by(gz: Array, x: Array, w: Array | None, mean: Array, rstd: A
     """normalize_grad: (gx, gw, gb), by sums over pixels, (2, c), of gz and of its products with what was normalised."""
     rows, c = rows_of(x), x.shape[3]
     gx, gw, gb = launch.empty(x.shape, x.dtype), launch.empty((c,), FLOAT), launch.empty((c,), FLOAT)
-    start, _, pixels = walk(FILE, "normalize_grad_nhwc", rows, c, x.dtype)
-    start(gz, x, w, mean, rstd, sums, gx, gw, gb, pixels)
+    plan = walk(FILE, "normalize_grad_nhwc", rows, c, x.dtype)
+    plan.start(gz, x, w, mean, rstd, sums, gx, gw, gb, plan.struct)
     return gx, gw, gb

@@ -8,7 +8,6 @@ from ......core.device import precision
 from .....common.geometry import ConvGeometry
 from .... import launch
 from ....layers.linear.tile import tensor_cores_refuse
-from ..planned import Plan
 
 PARTS = {"TF32": 1, "TF32X3": 2}           # numbers that an operand is split into, by PRECISION
 
@@ -45,7 +44,7 @@ def refuses_width(g: ConvGeometry) -> str | None:
     return None
 
 
-def refuses_size(plan: Plan | None) -> str | None:
+def refuses_size(plan: launch.Plan | None) -> str | None:
     if plan is None:
         return f"an image and the filters do not fit a block's {launch.most_shared() // 1024} KB of shared memory"
     return None

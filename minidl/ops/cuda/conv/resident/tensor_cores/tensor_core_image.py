@@ -10,7 +10,7 @@ from .....common.geometry import ConvGeometry
 from .... import launch
 from ...cost import round_up
 from .. import tensor_cores
-from ..planned import Gradients, Outputs, Plan
+from ..planned import Gradients, Outputs
 
 FILE = "conv/resident/tensor_cores/tensor_core_image.cu"
 ROWS, SETS = 4, (1, 2, 4)                  # output rows of a warp at a time; of y tiles of 16 filters, to choose from
@@ -20,7 +20,7 @@ MAX_TAPS = 24                              # rows of taps that a warp of dw sums
 
 # ---------------------------------------------------------------- y
 @functools.lru_cache(maxsize=1024)
-def _plan(g: ConvGeometry, mode: str) -> Plan | None:
+def _plan(g: ConvGeometry, mode: str) -> launch.Plan | None:
     """The launch, or None where image and filters do not fit shared memory."""
     sets = next((sets for sets in SETS if g.m <= 16 * sets), SETS[-1])
     ph, pw = round_up(g.oh, ROWS) + g.kh - 1, round_up(g.ow, 16) + 8
@@ -30,15 +30,16 @@ def _plan(g: ConvGeometry, mode: str) -> Plan | None:
     blocks = max(1, min(g.n, 2 * launch.multiprocessors()))
     constants = tensor_cores.constants_of(g.kh, g.kw, mode, ROWS, THREADS, g.ow % 4 == 0,
                                           tensor_cores.pixels_per_copy(g), SETS=sets)
-    return Plan((blocks, 1, 1), THREADS, shared, constants, launch.by_value("PaddedImages", g, ph=ph, pw=pw, images=1))
+    return launch.Plan(FILE, "conv2d_tensor_core_image", constants, (blocks, 1, 1), THREADS, shared,
+                       launch.by_value("PaddedImages", g, ph=ph, pw=pw, images=1))
 
 
-OUTPUTS = Outputs(FILE, "conv2d_tensor_core_image", lambda g, dtype, window: _plan(g, tensor_cores.mode()))
+OUTPUTS = Outputs(lambda g, dtype, window: _plan(g, tensor_cores.mode()))
 
 
 # ---------------------------------------------------------------- dw
 @functools.lru_cache(maxsize=1024)
-def _gradient_plan(g: ConvGeometry, mode: str) -> Plan | None:
+def _gradient_plan(g: ConvGeometry, mode: str) -> launch.Plan | None:
     """The launch, or None where image and sums do not fit shared memory."""
     tiles = -(-g.m // 16)
     tiles = -(-tiles // -(-tiles // 4))                # at most 4 side by side, and the same in each block
@@ -55,12 +56,11 @@ def _gradient_plan(g: ConvGeometry, mode: str) -> Plan | None:
     constants = tensor_cores.constants_of(g.kh, g.kw, mode, ROWS, threads, g.ow % 2 == 0,
                                           tensor_cores.pixels_per_copy(g), GRADIENT=1, CHANNELS=channels, PH=ph, PW=pw,
                                           TILES=tiles, SHARES=shares)
-    return Plan((blocks, groups, packs), threads, shared, constants,
-                launch.by_value("PaddedImages", g, ph=ph, pw=pw, images=1))
+    return launch.Plan(FILE, "conv2d_tensor_core_image_dw", constants, (blocks, groups, packs), threads, shared,
+                       launch.by_value("PaddedImages", g, ph=ph, pw=pw, images=1))
 
 
-GRADIENTS = Gradients(FILE, "conv2d_tensor_core_image_dw",
-                      lambda g, dtype, window: _gradient_plan(g, tensor_cores.mode()))
+GRADIENTS = Gradients(lambda g, dtype, window: _gradient_plan(g, tensor_cores.mode()))
 
 
 # ---------------------------------------------------------------- what it cannot do

@@ -10,7 +10,7 @@ from .....common.geometry import ConvGeometry
 from .... import launch
 from ...cost import round_up
 from .. import tensor_cores
-from ..planned import Outputs, Plan
+from ..planned import Outputs
 
 FILE = "conv/resident/tensor_cores/wgmma.cu"
 ROWS, THREADS, FILTERS = 4, 256, 64        # output rows of a warp at a time; a block; filters of one product
@@ -18,7 +18,7 @@ MIN_COMPILER = 12, 9                       # NVRTC: older ones refuse the archit
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(g: ConvGeometry, mode: str) -> Plan | None:
+def _plan(g: ConvGeometry, mode: str) -> launch.Plan | None:
     """The launch, or None where image and filters do not fit shared memory."""
     ph, pw = round_up(g.oh, ROWS) + g.kh - 1, round_up(g.ow, 16) + 8
     filters = round_up(g.m, FILTERS)
@@ -27,11 +27,12 @@ def _plan(g: ConvGeometry, mode: str) -> Plan | None:
         return None
     constants = tensor_cores.constants_of(g.kh, g.kw, mode, ROWS, THREADS, g.ow % 4 == 0,
                                           tensor_cores.pixels_per_copy(g))
-    return Plan((max(1, min(g.n, launch.multiprocessors())), 1, 1), THREADS, shared, (launch.HOPPER, *constants),
-                launch.by_value("PaddedImages", g, ph=ph, pw=pw, images=1))
+    return launch.Plan(FILE, "conv2d_wgmma", (launch.HOPPER, *constants),
+                       (max(1, min(g.n, launch.multiprocessors())), 1, 1), THREADS, shared,
+                       launch.by_value("PaddedImages", g, ph=ph, pw=pw, images=1))
 
 
-OUTPUTS = Outputs(FILE, "conv2d_wgmma", lambda g, dtype, window: _plan(g, tensor_cores.mode()))
+OUTPUTS = Outputs(lambda g, dtype, window: _plan(g, tensor_cores.mode()))
 
 
 def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
