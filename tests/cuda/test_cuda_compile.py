@@ -219,6 +219,28 @@ def test_kernels_are_compiled_at_the_same_time_and_launches_wait(fakes: Fakes) -
     assert fakes.launched == ["second", "first"]
 
 
+def test_a_candidate_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the launch that is started, which of those that cost least is the first."""
+    named = []
+
+    def kernel(file: str, name: str, *constants: launch.Constant) -> Any:
+        named.append(name)
+        return SimpleNamespace(sized=lambda *sizes: (name, *constants, *sizes).__repr__)
+
+    monkeypatch.setattr(launch.plan, "kernel", kernel)
+    plans = [launch.Plan("a.cu", name, (("N", 1),), (2, 3), 64, 8, cost=cost) for name, cost in
+             (("dear", 3.0), ("cheap", 1.0), ("as cheap", 1.0))]
+    assert launch.best([]) is launch.best([None]) is None
+    assert launch.best(plans, lambda plan: -plan.cost) is plans[0]
+    best = launch.best([None, *plans])
+    assert best is plans[1]
+    assert named == []
+    launch.prepare(best.of(("M", 2)), None)
+    assert named == ["cheap"]
+    assert best.start() == best.start() == "('cheap', ('N', 1), (2, 3), (64,), 8)"
+    assert named == ["cheap", "cheap"]
+
+
 def test_a_thread_that_outlives_the_main_one_compiles_by_itself(fakes: Fakes) -> None:
     compiling._compilers().shutdown()
     fakes.kernel("f")((1,), (1,), 0)
