@@ -30,11 +30,22 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     for fused in ((), *((("FUSED", 1), ("ACT", act)) for act in ("relu", "tanh", "gelu", "softplus")))]
 
 
+Sizes = tuple[int, int, int, NormGeometry, np.dtype, bool]     # see sizes_of
+
+
+def sizes_of(g: NormGeometry, *arrays: Array | None) -> Sizes:
+    """What plans for arrays of a geometry depend on: (outer, sets, inner), as which a kernel takes them, the geometry,
+    the dtype, and whether all start on multiples of 16 bytes."""
+    pointers = [a.data.ptr for a in arrays if a is not None]           # type: ignore[attr-defined]
+    outer, sets = (g.n, g.groups) if g.across else (1, g.n * g.groups)
+    return (outer, sets, g.inner, g, arrays[0].dtype,                  # type: ignore[union-attr]
+            not any(pointer % LINE for pointer in pointers))
+
+
 @functools.lru_cache(maxsize=4096)
-def _plan(name: str, outer: int, sets: int, inner: int, g: NormGeometry, dtype: np.dtype, aligned: bool = False,
-          fused: tuple[launch.Constant, ...] = ()) -> launch.Plan:
-    """Of a kernel of that name for an array (outer, sets, inner), whose sets have as many teams as the plan has splits.
-    The sizes decide; and whether arrays start on multiples of 16 bytes, WIDE."""
+def plan_of(name: str, sizes: Sizes, fused: tuple[launch.Constant, ...] = ()) -> launch.Plan:
+    """Of a kernel of that name, whose sets have as many teams as the plan has splits. The sizes alone decide."""
+    outer, sets, inner, g, dtype, aligned = sizes
     size = outer * inner
     wide = LINE // dtype.itemsize if g.across and inner % (LINE // dtype.itemsize) == 0 else 1
     near = 1 if inner > 1 else min(NEIGHBOURS, 1 << max(0, sets - 1).bit_length())
@@ -53,14 +64,6 @@ def _plan(name: str, outer: int, sets: int, inner: int, g: NormGeometry, dtype: 
                        (launch.blocks(tiles * splits * near * lanes, THREADS),), THREADS, 0, struct, splits=splits)
 
 
-def plan_of(name: str, g: NormGeometry, *arrays: Array | None, fused: tuple[launch.Constant, ...] = ()) -> launch.Plan:
-    """Of a kernel for arrays of a geometry."""
-    pointers = [a.data.ptr for a in arrays if a is not None]           # type: ignore[attr-defined]
-    outer, sets = (g.n, g.groups) if g.across else (1, g.n * g.groups)
-    return _plan(name, outer, sets, g.inner, g, arrays[0].dtype,       # type: ignore[union-attr]
-                 not any(pointer % LINE for pointer in pointers), fused)
-
-
 def normalized(x: Array, w: Array | None, b: Array | None, running: tuple[Array | None, Array | None],
                momentum: float, eps: float, g: NormGeometry, other: Array | None = None,
                fused: tuple[launch.Constant, ...] = ()) -> tuple[Array, Array, Array]:
@@ -68,10 +71,11 @@ def normalized(x: Array, w: Array | None, b: Array | None, running: tuple[Array 
     running = running if g.size else (None, None)      # without values there is nowhere to move
     x = launch.dense(x)
     y, mean, rstd = (launch.empty(shape, x.dtype) for shape in (x.shape, g.sets, g.sets))
-    plan, parts = plan_of("normalize", g, x, other, y, fused=fused), None
+    sizes = sizes_of(g, x, other, y)
+    plan, parts = plan_of("normalize", sizes, fused), None
     if plan.splits > 1:
         parts = launch.empty((2, plan.splits, mean.size), x.dtype)
-        plan_of("norm_moments", g, x, other, y).start(x, parts, plan.struct)
+        plan_of("norm_moments", sizes).start(x, parts, plan.struct)
     plan.start(x, other, w, b, parts, y, mean, rstd, *running, momentum, eps, plan.struct)
     return y, mean, rstd
 
@@ -95,7 +99,7 @@ def normalize_by(x: Array, mean: Array, var: Array, w: Array | None, b: Array | 
                  g: NormGeometry) -> Array:
     """(x - mean) / root of (var + eps) * w + b, by what is known of each set."""
     y = launch.empty(x.shape, x.dtype)
-    plan = plan_of("normalize_by", g, x, y)
+    plan = plan_of("normalize_by", sizes_of(g, x, y))
     plan.start(x, mean, var, w, b, y, eps, plan.struct)
     return y
 
@@ -103,7 +107,7 @@ def normalize_by(x: Array, mean: Array, var: Array, w: Array | None, b: Array | 
 def normalize_by_grad_x(gy: Array, var: Array, w: Array | None, eps: float, g: NormGeometry) -> Array:
     """gy / root of (var + eps) * w"""
     gx = launch.empty(gy.shape, gy.dtype)
-    plan = plan_of("normalize_by_grad", g, gy, gx)
+    plan = plan_of("normalize_by_grad", sizes_of(g, gy, gx))
     plan.start(gy, None, None, var, w, gx, None, eps, plan.struct)
     return gx
 
@@ -112,7 +116,7 @@ def normalize_by_grad(gy: Array, x: Array, mean: Array, var: Array, w: Array | N
                       g: NormGeometry) -> tuple[Array, Array, Array]:
     """The gradients by x, weight (the sum of gy * z over each channel, z without weight) and bias (the sum of gy)."""
     gx = launch.empty(gy.shape, gy.dtype)
-    plan = plan_of("normalize_by_grad", g, gy, x, gx)
+    plan = plan_of("normalize_by_grad", sizes_of(g, gy, x, gx))
     sums = launch.empty((plan.splits, 2, *g.sets), gy.dtype)
     plan.start(gy, x, mean, var, w, gx, sums, eps, plan.struct)
     gw, gb = added_up(sums)
@@ -132,7 +136,8 @@ def normalize_grad(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Arra
         return gradient(gy, x, w, mean, rstd, g, gw, gb), gw, gb
     gy, x = launch.dense(gy), launch.dense(x)
     gx = gradient(gy, x, w, mean, rstd, g, None, None)
-    plan = _plan("norm_products", gx.size // (g.channels * g.spread), g.channels, g.spread, g, x.dtype)
+    sizes = gx.size // (g.channels * g.spread), g.channels, g.spread, g, x.dtype, False
+    plan = plan_of("norm_products", sizes)
     sums = launch.empty((plan.splits, 2, *g.affine), x.dtype)
     plan.start(gy, x, None, mean, rstd, sums, g.inner, plan.struct)
     gw, gb = added_up(sums)
@@ -148,10 +153,10 @@ def gradient(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: 
              gb: Array | None, sums: Array | None = None) -> Array:
     """By x. gw, gb: where they are given, they are filled. sums: as norm_products leaves them, if it has."""
     gy, x, gx = launch.dense(gy), launch.dense(x), launch.empty(x.shape, x.dtype)
-    plan = plan_of("normalize_grad", g, x, gy, gx)
+    sizes = sizes_of(g, x, gy, gx)
+    plan = plan_of("normalize_grad", sizes)
     if plan.splits > 1 and sums is None:
         sums = launch.empty((plan.splits, 2, *g.sets), x.dtype)
-        plan_of("norm_products", g, x, gy, gx).start(
-            gy, x, None if g.across else w, mean, rstd, sums, 0, plan.struct)
+        plan_of("norm_products", sizes).start(gy, x, None if g.across else w, mean, rstd, sums, 0, plan.struct)
     plan.start(gy, x, w, mean, rstd, sums, gx, gw, gb, plan.struct)
     return gx

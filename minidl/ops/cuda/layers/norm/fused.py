@@ -11,7 +11,7 @@ from ...conv import conv2d
 from ...conv.fused import conv2d_act
 from ..activation.elementwise import GRADIENTS, VALUES
 from ..activation.sums import add_grad_act, alike
-from . import batch_norm, gradient, normalize_grad, normalized, plan_of
+from . import batch_norm, gradient, normalize_grad, normalized, plan_of, sizes_of
 
 __all__ = ["batch_norm_act", "conv2d_norm", "conv2d_norm_act", "normalize_act_grad"]
 
@@ -39,7 +39,7 @@ def normalize_act_grad(gy: Array, other: Array | None, y: Array, x: Array, w: Ar
         gz = GRADIENTS[act](gy, y) if other is None else add_grad_act(gy, other, y, act)
         return gz, *normalize_grad(gz, x, w, mean, rstd, g)
     gz, gw, gb = launch.empty(x.shape, x.dtype), launch.empty(g.affine, x.dtype), launch.empty(g.affine, x.dtype)
-    plan = plan_of("norm_act_products", g, x, gy, other, y, gz, fused=(("FUSED", 1), ("ACT", act)))
+    plan = plan_of("norm_act_products", sizes_of(g, x, gy, other, y, gz), (("FUSED", 1), ("ACT", act)))
     sums = launch.empty((plan.splits, 2, *g.sets), x.dtype)
     plan.start(gy, other, y, x, mean, rstd, gz, sums, plan.struct)
     return gz, gradient(gz, x, w, mean, rstd, g, gw, gb, sums), gw, gb

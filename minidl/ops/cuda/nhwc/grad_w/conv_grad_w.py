@@ -27,7 +27,7 @@ SYSTEM = 1024                              # bytes of shared memory that each bl
 
 class Tile(NamedTuple):
     """What a block owns: groups x tiles x 64 rows (tap, channel) by so many filters; pixels of a chunk, and how many
-    chunks shared memory holds; blocks of a multiprocessor; and what a product costs, relative to the best form's."""
+    chunks shared memory holds; blocks of a multiprocessor; and what a product costs, relative to the best tile's."""
 
     groups: int
     tiles: int
