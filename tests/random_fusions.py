@@ -296,8 +296,8 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "fp32", "k < G::SIZE; k += T) gx[k] = ACTIVATE::grad(gy[k], y[k]);",
         "k < G::SIZE - 1; k += T) gx[k] = ACTIVATE::grad(gy[k], y[k]);"),
     "load_rows": (
-        "fp32", "for (int i = threadIdx.x * V; i < NEAR * IN; i += T * V)",
-        "for (int i = threadIdx.x * V; i < NEAR * IN - 4; i += T * V)"),
+        "fp32", "for (int i = threadIdx.x * V; i < STAGED * IN; i += T * V)",
+        "for (int i = threadIdx.x * V; i < STAGED * IN - 4; i += T * V)"),
     "linear": (
         "fp32", "mine = b && !team ? b[imin(o + lane, OUT - 1)] : (REAL)0;",
         "mine = b ? b[imin(o + lane, OUT - 1)] : (REAL)0;"),
@@ -388,9 +388,9 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "nhwc norm, residual": ("tf32", "bias.v[i]) + more.v[i]);", "bias.v[i])) + more.v[i];"),
     "nhwc norm's products, the mean": ("bf16", "(values.v[i] - mean.v[i]) * rstd.v[i];", "values.v[i] * rstd.v[i];"),
     "nhwc norm's products again, the first channel": (
-        "tf32", "for (int i = 0; i < WIDE; ++i) scale.v[i] *= slope.v[i];",
-        "for (int i = 1; i < WIDE; ++i) scale.v[i] *= slope.v[i];"),
-    "nhwc norm's gradient": ("tf32", "slope.v[i] *= share * scale.v[i];", "slope.v[i] *= share;"),
+        "tf32", "for (int i = 0; i < WIDE; ++i) scale.v[i] *= deviation.v[i];",
+        "for (int i = 1; i < WIDE; ++i) scale.v[i] *= deviation.v[i];"),
+    "nhwc norm's gradient": ("tf32", "product.v[i] *= share * scale.v[i];", "product.v[i] *= share;"),
     # nhwc/convert.cu
     "to_nhwc, the last pixel": (
         "tf32", "= x[(first.image * channels + channel) * pixels + pixel];",
@@ -413,7 +413,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "if (bias\n#if FUSED == VALUE\n && column + j < p.cols - 1\n#endif\n) out.v[j] += bias[row"),
     "linear_grad_act, a neighbour's": (
         "fp32", "finished(out.v[j], y + at + j);",
-        "finished(out.v[j], y + at + j\n#if FUSED == SLOPE\n - (column > 0)\n#endif\n);"),
+        "finished(out.v[j], y + at + j\n#if FUSED == GRAD\n - (column > 0)\n#endif\n);"),
     "linear_and_act": ("fp32", "    *y = ACT_VALUE(value);\n#endif\n", "    *y = value = ACT_VALUE(value);\n#endif\n"),
     "gemm_finish, the last column's bias": (
         "fp32", "if (bias) sum += bias[at",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def averaged(program: Program) -> dict[int, tuple[Slot, ...]]:
     """The calls of `rank_mean`, by number, whose arrays may lie in one from the start; and these.
 
-    Such arrays are of one dtype, results of calls and no views, and nobody else reads them, since the mean is written
+    Such arrays are of one dtype, results of calls and no views, and nothing else reads them, since the mean is written
     over them. The rank's share is one by the number of ranks: NCCL's mean knows no other weights.
     """
     calls = program.calls

@@ -259,7 +259,7 @@ class AsGraph:
 
 class Text:
     """A function of a replay's arguments, `given`, line by line, which a lock lets one thread at a time run: from a row
-    of addresses to the launch that reads it nobody else may write one. objects: what lines know by name."""
+    of addresses to the launch that reads it nothing else may write one. objects: what lines know by name."""
 
     def __init__(self, **objects: object):
         self.objects, self.lines = objects, ["def run(given):", "  with lock:"]

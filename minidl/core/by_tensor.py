@@ -14,7 +14,7 @@ T = TypeVar("T")
 class ByTensor(Generic[T]):
     """A value for each of some Tensors, for as long as they live: an id alone may be another Tensor's later.
 
-    A Tensor that nobody holds any more is forgotten with its value; one that left its group keeps it, as in PyTorch.
+    A Tensor that is no longer referred to is forgotten with its value; one that left its group keeps it, as in PyTorch.
     """
 
     def __init__(self, pairs: Iterable[tuple[Tensor, T]] = ()):

@@ -54,7 +54,7 @@ def gradcheck(fn: Callable[..., Tensor], inputs: Sequence[Tensor], *, eps: float
 
     Raises GradcheckError (a ValueError) naming input, element, both values and the tolerance; also for a missing
     gradient, one of a wrong shape or dtype, and an fn that is not deterministic or not finite. Raises TypeError
-    for an input or result that is no float64 Tensor, and ValueError where no input requires a gradient.
+    for an input or result that is not a float64 Tensor, and ValueError where no input requires a gradient.
 
     >>> x = Tensor([[1.0, 2.0]], dtype="float64", requires_grad=True)
     >>> gradcheck(lambda x: (x * x).sum(), [x]).mode

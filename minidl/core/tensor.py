@@ -275,7 +275,7 @@ class Tensor(Attached):
             raise TypeError(f"to: dtype {array.dtype} cannot require a gradient, only float32 and float64 can; call "
                             ".detach() first")
         moved = Tensor(array)
-        moved.requires_grad = self.requires_grad       # the array is nobody else's, so that a leaf need not copy it
+        moved.requires_grad = self.requires_grad       # nothing else holds the array, so that a leaf need not copy it
         return moved
 
     def mark_changed(self) -> None:

@@ -18,7 +18,7 @@ from .sources import leaves, mapped
 
 def own_batches(loader: object) -> str | None:
     """By what a loader makes its batches in a way that no device can follow: a method of its own, a transform, or the
-    __getitem__ of data that is no array; None where it does as a DataLoader of images or arrays."""
+    __getitem__ of data that is not an array; None where it does as a DataLoader of images or arrays."""
     for name in ("__iter__", "_batch", "next_order"):
         if getattr(type(loader), name, None) is not getattr(DataLoader, name) or name in vars(loader):
             return name
@@ -77,7 +77,7 @@ class DeviceBatches:
         """The epoch's next batch, of a size that iterating gave: as the loader's, of Tensors.
 
         Of a Dataset: images (size,c,h,w), labels int64 (size,). Beyond the epoch's end there is none: on the CPU a
-        ValueError, on CUDA, which nobody waits for, images of NaN and labels of -1, and so a loss of NaN (of arrays
+        ValueError, on CUDA, which is not waited for, images of NaN and labels of -1, and so a loss of NaN (of arrays
         each byte is 0xFF, which is the same). Raises ValueError for a size that is none of the loader's.
         """
         if size not in self.sizes:

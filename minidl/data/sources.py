@@ -138,7 +138,7 @@ class Subset:
 
 def checked_order(order: object, count: int, who: str) -> np.ndarray:
     """An order of its own that a loader gives: the places of as many items as there are, each from 0, some of them
-    perhaps more than once. Raises TypeError for what is no integers, ValueError for other numbers of them."""
+    perhaps more than once. Raises TypeError for what is not integers, ValueError for other numbers of them."""
     places = to_numpy(_numbers(order, who))
     if places.ndim != 1 or places.dtype.kind not in "iu":
         raise TypeError(f"{who}: order gives dtype {places.dtype} and shape {places.shape} but must give integers in "

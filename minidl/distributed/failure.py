@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .mpi import Mpi
 
 PATIENCE = 2.0                             # s that a rank with an error waits for others, which may have the same one
-APART = 0.1                                # s between the ranks that wait no longer: the first one's message is enough
+STAGGER = 0.1                              # s between the ranks that wait no longer: the first one's message is enough
 JOINING = 60                               # s that MPI may take to join the ranks
 
 
@@ -43,9 +43,9 @@ def ends_all(found: Launched) -> Iterator[None]:
     try:
         yield
     except (ImportError, ValueError, RuntimeError, OSError) as error:
-        time.sleep(APART * min(found.rank, 50))
+        time.sleep(STAGGER * min(found.rank, 50))
         complain(f"rank {found.rank}: {error}")
-        time.sleep(APART)                  # for the launcher to pass it on
+        time.sleep(STAGGER)                  # for the launcher to pass it on
         with suppress(KeyError, ValueError, OSError):  # what the process manager of MPICH understands
             os.write(int(os.environ["PMI_FD"]), b"cmd=abort exitcode=2\n")
             time.sleep(PATIENCE)
@@ -57,7 +57,7 @@ def ends_all(found: Launched) -> Iterator[None]:
 class Ends:
     """The end of a rank, which happens once.
 
-    Errors that nobody catches, and the end of the program, come here by themselves.
+    Errors that are not caught, and the end of the program, come here by themselves.
     """
 
     def __init__(self, world: Mpi):
@@ -70,7 +70,7 @@ class Ends:
         if self.done:
             return status if error else 0
         self.done, world = True, self.world
-        patience = PATIENCE + APART * min(world.rank, 50) if error else None
+        patience = PATIENCE + STAGGER * min(world.rank, 50) if error else None
         words = world.meet(f"{status} {error}" if error else "", patience)
         if words is None:
             tell(f"rank {world.rank}: {error}")

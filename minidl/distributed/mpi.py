@@ -13,7 +13,7 @@ from ..core.device import Array, is_cuda
 from ..ops.common.ranks import weight
 from ..ops.cpu import parallel
 from . import witness
-from .failure import APART, Ends
+from .failure import STAGGER, Ends
 from .launch import Launched
 from .nccl import Nccl, choose
 
@@ -146,7 +146,7 @@ class Mpi:
 
     def abort(self, status: int) -> None:
         """End all ranks at once, with an exit status. What MPI says of it goes nowhere."""
-        time.sleep(APART)                  # for the launcher to pass on what was said
+        time.sleep(STAGGER)                  # for the launcher to pass on what was said
         self.connection.sendall(witness.END)
         os.dup2(os.open(os.devnull, os.O_WRONLY), STDERR)
         self.comm.Abort(status)

@@ -78,7 +78,7 @@ class One:
         return [value]
 
     def barrier(self) -> None:
-        """There is nobody to wait for."""
+        """There is no other rank to wait for."""
 
     def prepare(self, device: str) -> None:
         """Nothing is needed."""

@@ -98,7 +98,7 @@ def product_bound(precision: str, length: int, squares: np.ndarray, exact: np.nd
 
     Q is the root of the sum of the products' squares. A sum of k of the products is about Q sqrt(k/K) + |exact| k/K,
     and rounding it errs by at most eps/2 of that, with random sign: all K roundings, in whatever order, by about
-    eps/4 sqrt(K) (Q + |exact|). Eight times that is no chance; and it still shows a single product that is missing or
+    eps/4 sqrt(K) (Q + |exact|). Eight times that is not chance; and it still shows a single product that is missing or
     doubled, about Q/sqrt(K), for any K below a million. Where no product goes, nothing may err.
 
     Rounding operands to u changes a product by at most 2 u of it, with random sign: the sum by about u Q, and again

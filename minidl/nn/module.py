@@ -168,7 +168,7 @@ class Module(Habits, Watched):
 
         A frozen parameter is told from other buffers by its name: a Module remembers under which of its names it has
         seen a Tensor that requires a gradient. So parameters frozen one by one are found too, and a running mean
-        stays a buffer. Raises TypeError where one is no float32 or float64 now; then nothing has changed.
+        stays a buffer. Raises TypeError where one is not a float32 or float64 now; then nothing has changed.
         """
         mode.recorder.refuse("freezes or unfreezes parameters with .requires_grad_()")
         found = self._ever_parameters()

@@ -19,7 +19,7 @@ from .common.geometry import is_int
 
 
 def _sizes(name: str, *shape: Any) -> tuple[int, ...]:
-    """Sizes that are given one by one, or as a tuple. Raises ValueError for what is no size."""
+    """Sizes that are given one by one, or as a tuple. Raises ValueError for what is not a size."""
     sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
     for size in sizes:
         _int(name, "a size", size, 0)
@@ -127,7 +127,7 @@ def randn(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str 
 
 
 def randint(low: int, high: int, shape: int | tuple[int, ...], *, device: str | None = None) -> Tensor:
-    """Integers (int64) from low up to, and without, high. Raises ValueError for what is no integer: 2.5 would be 2."""
+    """Integers (int64) from low up to, and without, high. Raises ValueError for other numbers: 2.5 would be 2."""
     _int("randint", "low", low, -math.inf)
     _int("randint", "high", high, low + 1)
     return Tensor(rng.generator().integers(low, high, _sizes("randint", shape)), device=device)

@@ -56,7 +56,7 @@ def clip_grad_value(params: Iterable[Tensor] | Tensor, value: float) -> None:
 
 
 def _with_gradients(name: str, params: Iterable[Tensor] | Tensor, what: str, limit: float) -> list[Tensor]:
-    """Those that have a gradient, once everything is seen to fit."""
+    """Those that have a gradient, once everything is checked."""
     if not isinstance(limit, (int, float, np.integer, np.floating)) or not limit > 0:
         raise ValueError(f"{name}: {what} is {limit!r} but must be a number above 0")
     given = [params] if isinstance(params, Tensor) else list(params)

@@ -199,7 +199,7 @@ class Optimizer(Named, Watched):
             self._update(k, [p._data for p in live], gradients, kept, lr, group)
 
     def _live(self, group: Group) -> list[Tensor]:
-        """The parameters that are to be changed: those that require a gradient and have one, which is seen to fit."""
+        """The parameters that are to be changed: those that require a gradient and have one, which is checked."""
         name = type(self).__name__
         if group.__class__ is not Group:
             raise TypeError(f"{name}: a group is a {type(group).__name__} but must be one that {name} made; change the "

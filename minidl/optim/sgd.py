@@ -23,7 +23,7 @@ class SGD(Optimizer):
     outside the velocity). Parameters without a gradient are left alone.
 
     Raises ValueError for no parameters, one named twice, a negative rate, momentum or decay, or Nesterov
-    without momentum; TypeError for anything that is no Tensor with requires_grad.
+    without momentum; TypeError for anything that is not a Tensor with requires_grad.
 
     >>> from minidl import Tensor
     >>> w = Tensor([1.0], requires_grad=True)

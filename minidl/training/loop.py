@@ -43,7 +43,7 @@ from .metrics import (
 from .resume import Place, modes_of, restore, state_of
 
 SIGNALS = signal.SIGINT, signal.SIGTERM
-AGREE_EVERY = 16                           # steps that nobody looks at, between two questions whether all go on
+AGREE_EVERY = 16                           # steps that are not waited for, between two questions whether all go on
 
 
 def train_step(model: nn.Module, optimizer: optim.Optimizer, images: Tensor | np.ndarray,

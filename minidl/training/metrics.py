@@ -205,7 +205,7 @@ def top_k_accuracy(k: int, ignore_index: int | None = None) -> Function:
         if not is_int(k, 1) or k >= logits.shape[1]:
             raise ValueError(f"top_k_accuracy: k is {k!r} but must be an int from 1 to {logits.shape[1] - 1}, less "
                              f"than the {logits.shape[1]} classes")
-        known = ops.clip(labels, low=0, high=logits.shape[1] - 1)     # another label is no class, and never right
+        known = ops.clip(labels, low=0, high=logits.shape[1] - 1)     # another label is not a class, and never right
         own = ops.gather(logits, 1, known.reshape(-1, 1))
         reached = ops.where(logits < own, 0.0, 1.0).sum(axis=1)        # the label's own among them; NaN too
         right = ops.where(ops.eq(labels, known) & (reached <= k), 1.0, 0.0)

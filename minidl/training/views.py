@@ -14,8 +14,8 @@ class Views(nn.Module):
     so many pixels up and to the left, and down and to the right, where a mirror at the outermost pixels fills in: these
     two count half together, the image where it was the other half (Jordan 2024, airbench94_muon: six views, shift 1).
 
-    Raises TypeError for what is not a Module; ValueError for a shift that is no int of at least 0, and where images are
-    no larger.
+    Raises TypeError for what is not a Module; ValueError for a shift that is not an int of at least 0, and where images
+    are no larger.
 
     >>> import numpy as np
     >>> net = Views(nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), shift=1).eval()

@@ -484,7 +484,7 @@ def test_rows_in_several_chunks_are_those_of_one(name: str, shape: tuple[int, ..
 @pytest.mark.parametrize("axes", [axes for n in range(1, 6) for axes in itertools.combinations(range(5), n)], ids=str)
 def test_reductions_over_any_axes(axes: tuple[int, ...], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By blocks, halves and columns from the first terms on, in any order in memory, and as in NumPy with NaN."""
-    for constant, value in (("MAX_PLAIN_TERMS", 0), ("BLOCK", 2), ("WIDE", 30), ("FEW", 3), ("MAX_HALVED", 8),
+    for constant, value in (("MAX_PLAIN_TERMS", 0), ("BLOCK", 2), ("WIDE", 30), ("MAX_SHORT", 3), ("MAX_HALVED", 8),
                             ("MAX_DOT_TERMS", 4)):
         monkeypatch.setattr(along, constant, value)
     x = np.random.default_rng(4).standard_normal((3, 5, 1, 4, 7))

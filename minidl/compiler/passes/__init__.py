@@ -18,7 +18,7 @@ from .regions import join_regions
 
 
 def dead_code(program: Program) -> Program:
-    """Leave out calls whose results nobody reads and that do nothing else."""
+    """Leave out calls whose results are not read and that do nothing else."""
     needed, calls = program.kept(), []
     for call in reversed(program.calls):
         if call.effect or not needed.isdisjoint(call.results):
@@ -96,8 +96,8 @@ def _shape_of(value: object) -> Any:
 
 
 def copy_elision(program: Program) -> Program:
-    """Leave out copies of what nobody else reads or keeps, where it lies in memory of its own: it is the copy; and of
-    constants, where nothing is written to the copy, and nobody keeps it."""
+    """Leave out copies of what nothing else reads or keeps, where it lies in memory of its own: it is the copy; and of
+    constants, where nothing is written to the copy, and nothing keeps it."""
     makers = Counter(slot for call in program.calls for slot in call.results)
     uses = Counter(slot for call in program.calls for slot in call.reads) + Counter(program.kept())
     own = {slot for call in program.calls if not call.known.shares for slot in call.results

@@ -1,4 +1,4 @@
-"""The pass that stores y of a convolution in bfloat16 where nobody looks at it but the gradient of what follows it."""
+"""The pass that stores y of a convolution in bfloat16 where nothing reads it but the gradient of what follows it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ ALIGNMENT = 512                            # bytes of which each value's memory 
 
 class Schedule(NamedTuple):
     """side: of each call, None on the main stream; of one that goes to another, the number of the call that waits for
-    it, or that of all calls where the end alone does. ends: of each call, the values that nobody needs after it; peak:
+    it, or that of all calls where the end alone does. ends: of each call, the values that are needed no longer; peak:
     bytes of results that are needed at once, at most."""
 
     side: list[int | None]

@@ -89,7 +89,7 @@ def _refuse_for_a_day(failed: Path) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what downloads that were killed have left here: folders that nobody has touched for a day."""
+    """Remove what downloads that were killed have left here: folders that are a day old."""
     for path in folder.glob(".fetch-*"):
         if time.time() - path.lstat().st_mtime > DAY:
             shutil.rmtree(path, ignore_errors=True)
@@ -100,7 +100,7 @@ def _host(url: str) -> str:
 
 
 def _say(text: str) -> None:
-    with suppress(OSError):                # nobody listens
+    with suppress(OSError):                # stderr may be closed
         print(f"minidl: {text}", file=sys.stderr, flush=True)
 
 

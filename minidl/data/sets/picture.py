@@ -33,9 +33,9 @@ def read_picture(who: str, path: str | os.PathLike[str], size: tuple[int, int], 
     transparent pixels are laid on white; it is made grey (1 channel) or RGB (3), cut to its middle where its sides are
     in another proportion, and resized.
 
-    Raises, in the name of `who`, ValueError for a file that is no picture of the format that its ending names (of one
-    in FORMATS, where the ending is none of theirs), for more than MAX_PIXELS pixels, and for values that are no 8 or 16
-    bits; OSError for a file that cannot be opened; ImportError without Pillow.
+    Raises, in the name of `who`, ValueError for a file that is not a picture of the format that its ending names (of
+    one in FORMATS, if the ending is none of theirs), for more than MAX_PIXELS pixels, and for values of other than
+    8 or 16 bits; OSError for a file that cannot be opened; ImportError without Pillow.
     """
     try:
         from PIL import Image, UnidentifiedImageError

@@ -194,7 +194,7 @@ def synthetic_digits(split: str, count: int, seed: int = 0) -> tuple[Array, Arra
     Returns images, uint8 (count,1,28,28) with paper near 0 and ink up to 255, and labels, uint8 (count,).
     Each ten consecutive images hold each digit once. The first k images of a longer request are those of a request
     for k. Raises ValueError for a split other than 'train' and 'test' or a negative count, and TypeError for a count
-    or seed that is no integer.
+    or seed that is not an integer.
 
     >>> images, labels = synthetic_digits("train", 20)
     >>> images.shape, images.dtype.name, sorted(labels[:10].tolist())
@@ -322,8 +322,8 @@ def synthetic_shapes(split: str, count: int, seed: int = 0, size: int = SHAPE_SI
         n = stop - start
         wide = sample(SHAPE_RANGES, f"{stream}/scene", start, n)
         draw = {name: values.astype(np.float32) for name, values in wide.items()}
-        slope = draw["gradient"].reshape(n, 2, 3, 1, 1)
-        canvas = draw["paper"][:, :, None, None] + slope[:, 0] * x + slope[:, 1] * y
+        ramp = draw["gradient"].reshape(n, 2, 3, 1, 1)
+        canvas = draw["paper"][:, :, None, None] + ramp[:, 0] * x + ramp[:, 1] * y
         for blob in range(BLOBS):
             bx, by = (draw["blob_centre"][:, 2 * blob + axis, None, None] for axis in (0, 1))
             blob_distance = disc(x - bx, y - by, draw["blob_radius"][:, blob, None, None])

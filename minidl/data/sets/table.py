@@ -104,9 +104,9 @@ def from_csv(path: str | os.PathLike[str], label: str | None = None, *, header: 
 
     Raises ValueError, with the line, column and value where it is one, for a first line that may be names or a row, a
     file without rows, lines of other lengths or more than 2^20 characters, a column without a name or a name twice, a
-    label that is no column, what is no number between -1e30 and 1e30, missing and fractional classes, fewer than two of
-    them, more than 20 different integers that are also more than half as many as the rows, and what is no file; OSError
-    for a file that cannot be read.
+    label that is not a column, what is not a number between -1e30 and 1e30, missing and fractional classes, fewer than
+    two of them, more than 20 different integers that are also more than half as many as the rows, and what is not a
+    file; OSError for a file that cannot be read.
     """
     columns, lines = read_cells("from_csv", path, header)
     if len(columns) < 2:
@@ -217,7 +217,7 @@ def _names_columns(first: list[str], below: list[list[str]]) -> bool | None:
 
 def numbers(who: str, path: str | os.PathLike[str], columns: Sequence[str], lines: Cells, at: Sequence[int]
             ) -> np.ndarray:
-    """The columns `at` of lines as float64 (n,columns). Raises ValueError for what is no number between -1e30 and
+    """The columns `at` of lines as float64 (n,columns). Raises ValueError for what is not a number between -1e30 and
     1e30."""
     rows = np.empty((len(lines), len(at)))
     for i, (line, cells) in enumerate(lines):
@@ -256,7 +256,7 @@ def _classes(path: str | os.PathLike[str], column: str, lines: Cells, at: int) -
 
 
 def _integer(cell: str) -> str:
-    """A number without its leading zeros, decimal point and exponent, whatever its size; "" where it is no integer."""
+    """A number without its leading zeros, decimal point and exponent, whatever its size; "" for a fraction."""
     value = Decimal(cell)
     whole = value.is_finite() and value.adjusted() < MAX_NAME and value == value.to_integral_value()
     return str(int(value)) if whole else ""

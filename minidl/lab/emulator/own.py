@@ -222,7 +222,7 @@ class Counter(Emulator):
 def counting(multiprocessors: int = FACTS["multiprocessors"]) -> Iterator[dict[str, Table]]:
     """The counts of minidl's kernels that are launched within, by kernel. Arrays are moved there by `there`.
 
-    multiprocessors: of the GPU; some launchers share work by it. Raises RuntimeError where there is no C++ compiler.
+    multiprocessors: of the GPU; some launchers share work by it. Raises RuntimeError without a C++ compiler.
 
         with counting() as tables:
             ops.max_pool2d(there(np.ones((1, 1, 8, 8), "float32")), 2)
@@ -337,8 +337,8 @@ def count(kernel: str, shapes: Sequence[tuple[int, ...]], dtype: DTypeLike = "fl
     of a pooling, whose stride is the window's size unless it is given; layout: of a convolution's arrays, NCHW, NHWC or
     CHWN, whose shapes are given as for NCHW.
 
-    Raises ValueError for a kernel that is not known, or that these shapes do not launch, and RuntimeError where there
-    is no C++ compiler.
+    Raises ValueError for a kernel that is not known, or that these shapes do not launch, and RuntimeError without a
+    C++ compiler.
     """
     with counting() as tables:
         takes = start(kernel, shapes, dtype, stride, padding, window, layout)

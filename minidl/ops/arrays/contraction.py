@@ -75,7 +75,7 @@ def _read(equation: str, tensors: tuple[Tensor, ...]) -> tuple[list[str], str]:
 
 
 def _summed(x: Tensor, have: str, wanted: Iterable[str]) -> tuple[Tensor, str]:
-    """x without the letters that nobody wants, which are summed over."""
+    """x without the letters that are not in the result, which are summed over."""
     gone = tuple(i for i, letter in enumerate(have) if letter not in wanted)
     return (sum_of(x, axis=gone) if gone else x), "".join(letter for letter in have if letter in wanted)
 

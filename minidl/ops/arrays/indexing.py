@@ -74,7 +74,7 @@ def _getitem(k, x: Tensor, *, index: Index):
 
 
 def plain_index(index: Index, own: bool = False) -> Any:
-    """An index with arrays in the place of Tensors and lists. own: copies, which nobody changes."""
+    """An index with arrays in the place of Tensors and lists. own: copies, which are not changed later."""
     def plain(i: object) -> Any:
         if isinstance(i, list):
             return np.asarray(i)
@@ -85,7 +85,7 @@ def plain_index(index: Index, own: bool = False) -> Any:
 
 
 def own_index(x: Tensor, index: Index) -> Any:
-    """`plain_index`; of arrays that nobody changes if x is to get a gradient, which goes back to where values came
+    """`plain_index`; of copies if x is to get a gradient, which goes back to where values came
     from, whatever becomes of the index meanwhile."""
     return plain_index(index, mode.grad and not mode.recorder.recording and isinstance(x, Tensor) and x.requires_grad)
 

@@ -32,7 +32,7 @@ def where(condition: Array, x: Array | float, y: Array | float) -> Array:
 
 
 def clip(x: Array, low: float | None, high: float | None, out: Array | None = None) -> Array:
-    """x, but at least low and at most high; None is no bound."""
+    """x, but at least low and at most high; None is not a bound."""
     y = x if low is None else np.maximum(x, low, out=out)
     return y if high is None else np.minimum(y, high, out=out)
 

@@ -85,7 +85,7 @@ def over_exp(y: Array, x: Array, above: Array | float) -> None:
 
 # ---------------------------------------------------------------- the gradient from y
 SLOPE = 0.01                               # of leaky_relu below 0, where it is a row
-STRAIGHT = 20.0                            # from here on softplus is x, as PyTorch has it
+LINEAR_FROM = 20.0                            # from here on softplus is x, as PyTorch has it
 
 
 def _leaky_relu(y: Array, x: Array) -> None:
@@ -112,10 +112,10 @@ def _elu_grad(gx: Array, gy: Array, y: Array) -> None:
 
 
 def _softplus(y: Array, x: Array) -> None:
-    below(x, STRAIGHT, y)
+    below(x, LINEAR_FROM, y)
     np.exp(y, out=y)
     np.log1p(y, out=y)
-    choose(x > STRAIGHT, x, y, y)
+    choose(x > LINEAR_FROM, x, y, y)
 
 
 def _softplus_grad(gx: Array, gy: Array, y: Array) -> None:
@@ -123,7 +123,7 @@ def _softplus_grad(gx: Array, gy: Array, y: Array) -> None:
     np.expm1(gx, out=gx)
     np.negative(gx, out=gx)
     if gx.itemsize > 4:                    # of float32 it is 1 there
-        choose(y > STRAIGHT, 1, gx, gx)
+        choose(y > LINEAR_FROM, 1, gx, gx)
     gx *= gy
 
 
@@ -142,8 +142,8 @@ MORE = {
     "leaky_relu": Activation(_leaky_relu, _leaky_relu_grad, f"x > (REAL)0 ? x : x * (REAL){SLOPE}",
                              f"y > (REAL)0 ? gy : gy * (REAL){SLOPE}"),
     "elu": Activation(_elu, _elu_grad, "x > (REAL)0 ? x : expm1(x)", "y <= (REAL)0 ? (y + (REAL)1) * gy : gy"),
-    "softplus": Activation(_softplus, _softplus_grad, f"x > (REAL){STRAIGHT} ? x : log1p(exp(x))",
-                           f"y > (REAL){STRAIGHT} ? gy : -expm1(-y) * gy"),
+    "softplus": Activation(_softplus, _softplus_grad, f"x > (REAL){LINEAR_FROM} ? x : log1p(exp(x))",
+                           f"y > (REAL){LINEAR_FROM} ? gy : -expm1(-y) * gy"),
     "hardsigmoid": Activation(
         _hardsigmoid, _hardsigmoid_grad, "x <= (REAL)-3 ? (REAL)0 : x >= (REAL)3 ? (REAL)1 : (x + (REAL)3) / (REAL)6",
         "y > (REAL)0 && y < (REAL)1 ? gy / (REAL)6 : (REAL)0"),
@@ -187,7 +187,7 @@ def _polynomial(x: Array, coefficients: tuple[float, ...]) -> Array:
     return y
 
 
-# In the kernels' float32 the lower tail is t R(t) exp(-x^2 / 2) / 2 with t = 1 / (1 + NEAR |x|), but for rounding
+# In the kernels' float32 the lower tail is t R(t) exp(-x^2 / 2) / 2 with t = 1 / (1 + _NEAR |x|), but for rounding
 # within 3.3e-8 of itself: R is fitted to exp(z^2) erfc(z) / t, z = |x| / sqrt 2, by least squares, repeated with
 # weights that make the relative error even; the highest power first
 _NEAR = 0.45 * math.sqrt(0.5)
@@ -244,11 +244,11 @@ def _gelu(y: Array, x: Array) -> None:
 
 def _gelu_grad(gx: Array, gy: Array, x: Array) -> None:
     """gy * s for x below 0, gy * (1 - s) above, with s = tail - |x| exp(-x^2 / 2) / root of 2 pi"""
-    near, gaussian, slope = _tail(x)
+    near, gaussian, share = _tail(x)
     gaussian *= near
     gaussian *= math.sqrt(0.5 / math.pi)
-    slope -= gaussian
-    choose(x > 0, np.subtract(1, slope, out=gx), slope, gx)
+    share -= gaussian
+    choose(x > 0, np.subtract(1, share, out=gx), share, gx)
     gx *= gy
 
 
@@ -321,29 +321,29 @@ OF_X = {
 
 # ---------------------------------------------------------------- losses of pairs
 class Loss(NamedTuple):
-    """A loss of each pair (x, t), by a number p, as NumPy and as CUDA C++ compute it, and its slopes by x and by t."""
+    """A loss of each pair (x, t), by a number p, in NumPy and in CUDA C++, and its derivatives by x and by t."""
 
     value: Callable[[Array, Array, Array, float], Any]             # (y, x, t, p): fills y
-    slope_x: Callable[[Array, Array, Array, float], Any]           # (gx, x, t, p): fills gx
-    slope_target: Callable[[Array, Array, Array, float], Any]      # (gt, x, t, p): fills gt
+    derivative_x: Callable[[Array, Array, Array, float], Any]           # (gx, x, t, p): fills gx
+    derivative_target: Callable[[Array, Array, Array, float], Any]      # (gt, x, t, p): fills gt
     cuda_value: str                                                # of REAL x, t, p, and d = x - t
-    cuda_slope_x: str
-    cuda_slope_target: str
+    cuda_derivative_x: str
+    cuda_derivative_target: str
 
 
-def _of_difference(value: Callable[[Array, float], Any], slope: Callable[[Array, float], Any], cuda_value: str,
-                   cuda_slope: str) -> Loss:
-    """The row of a loss of d = x - t alone; value(d, p) and slope(d, p) change d."""
+def _of_difference(value: Callable[[Array, float], Any], derivative: Callable[[Array, float], Any], cuda_value: str,
+                   cuda_derivative: str) -> Loss:
+    """The row of a loss of d = x - t alone; value(d, p) and derivative(d, p) change d."""
     def fill(y: Array, x: Array, t: Array, p: float) -> None:
         value(np.subtract(x, t, out=y), p)
 
-    def fill_slope(gx: Array, x: Array, t: Array, p: float) -> None:
-        slope(np.subtract(x, t, out=gx), p)
+    def fill_derivative(gx: Array, x: Array, t: Array, p: float) -> None:
+        derivative(np.subtract(x, t, out=gx), p)
 
-    def fill_slope_target(gt: Array, x: Array, t: Array, p: float) -> None:
-        fill_slope(gt, x, t, p)
+    def fill_derivative_target(gt: Array, x: Array, t: Array, p: float) -> None:
+        fill_derivative(gt, x, t, p)
         np.negative(gt, out=gt)
-    return Loss(fill, fill_slope, fill_slope_target, cuda_value, cuda_slope, f"-({cuda_slope})")
+    return Loss(fill, fill_derivative, fill_derivative_target, cuda_value, cuda_derivative, f"-({cuda_derivative})")
 
 
 def _huber(d: Array, p: float) -> None:
@@ -365,7 +365,7 @@ def _bce(y: Array, x: Array, t: Array, p: float) -> None:
     y += line
 
 
-def _bce_slope(gx: Array, x: Array, t: Array, p: float) -> None:
+def _bce_derivative(gx: Array, x: Array, t: Array, p: float) -> None:
     over_exp(gx, x, 1)
     gx -= t
 
@@ -379,6 +379,6 @@ LOSSES = {
     "huber": _of_difference(_huber, lambda d, p: np.clip(d, -p, p, out=d),
                             "fabs(d) <= p ? d * d * (REAL)0.5 : (fabs(d) - p * (REAL)0.5) * p",
                             "d > p ? p : d < -p ? -p : d"),
-    "bce": Loss(_bce, _bce_slope, lambda gt, x, t, p: np.negative(x, out=gt),
+    "bce": Loss(_bce, _bce_derivative, lambda gt, x, t, p: np.negative(x, out=gt),
                 "(x < (REAL)0 ? (REAL)0 : x) - x * t + log1p(exp(-fabs(x)))", f"{_SIGMOID} - t", "-x"),
 }

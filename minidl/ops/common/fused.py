@@ -3,7 +3,7 @@
 A rule is its pattern and the fused call, see patterns.py; ACT stands for each of the activations that are named last.
 Values that the fused call gives under their names stay visible, so that others may read them, as an activation's
 gradient reads what the activation computed. All other values of the pattern are never made: the rule applies only where
-nobody else reads or keeps them.
+nothing else reads or keeps them.
 """
 
 from collections.abc import Collection

@@ -19,7 +19,7 @@ def laid_out(empty: Callable[[Any, Any], Any], shapes: Sequence[Shape], dtype: n
 
     alignment: arrays of several axes begin on a multiple of so many bytes. Others, such as biases, lie right behind the
     array before them: kernels may write filters and biases as one. Where the arrays lie depends on their shapes alone,
-    so that all ranks agree; nobody reads what is between them.
+    so that all ranks agree; what is between them is not read.
 
     >>> import numpy as np
     >>> flat, (a, b) = laid_out(np.empty, [(2, 3), (4,)], np.dtype(float))

@@ -68,7 +68,7 @@ def on_one_blas_thread(work: Callable[[], T]) -> T:
     Sections open and close without a lock, and whole. CPython looks for signals and other threads only after a call, at
     a function's start and at a jump back (3.10: at any jump taken). So between those what is written below happens at
     once: an interrupt comes before a section is opened or finds it open, and `finally` starts by closing it. That is
-    why this is no context manager: an interrupt may come between its functions and the block.
+    why this is not a context manager: an interrupt may come between its functions and the block.
     """
     global _inside, _before
     blas = _openblas()
@@ -121,8 +121,8 @@ if hasattr(os, "register_at_fork"):
 def parallel_for(count: int, chunk: int, work: Callable[[int, int], Any]) -> list[Any]:
     """work(begin, end) for each chunk of range(count), on all threads; the results in order of the chunks.
 
-    After an error or an interrupt nobody takes another chunk, and the chunks under way are waited for: no thread writes
-    to the caller's arrays any more.
+    After an error or an interrupt no thread takes another chunk, and the chunks under way are waited for: then none
+    writes to the caller's arrays.
     """
     if 0 < count <= chunk:                 # nothing to share: half the time for small products
         return [on_one_blas_thread(partial(work, 0, count))]
@@ -203,7 +203,7 @@ def _aligned(need: int) -> np.ndarray:
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """np.empty, but large arrays lie where earlier ones of the same size lay that nobody refers to any more.
+    """np.empty, but large arrays lie where earlier ones of the same size lay that are no longer referred to.
 
     Memory fresh from the system costs more than filling it: its pages are mapped and cleared one by one.
     Needs no lock: whoever looks at a buffer refers to it, so that it is in use to all others, a signal handler too.

@@ -11,7 +11,7 @@ from ..common.region import Region, by_steps
 __all__ = ["can_region_step", "region_step"]
 
 
-# Whether `region_step` is faster than a region's steps: never here, so that nobody needs to build one to ask.
+# Whether `region_step` is faster than a region's steps: never here, so that none is built to ask.
 can_region_step: Callable[[Region], bool] | None = None
 
 

@@ -53,7 +53,7 @@ def cross_entropy(logits: Tensor, labels: Tensor | np.ndarray | list[int], weigh
 
 def _labels(logits: Tensor, labels: Tensor | np.ndarray | list[int], weight: Tensor | None, ignored: int | None,
             name: str = "cross_entropy") -> Tensor:
-    """Labels as an integer Tensor that was seen to fit the logits."""
+    """Labels as an integer Tensor that was checked beside the logits."""
     if not isinstance(logits, Tensor):
         raise TypeError(f"{name}: logits is a {type(logits).__name__} but must be a Tensor (n, classes); of a "
                         "net with several outputs pass one")

@@ -31,7 +31,7 @@ def nll(log_p: Tensor, labels: Tensor, weight: Tensor | None, reduction: str, ig
     loss = _nll_loss(log_p, labels, weight, reduction=reduction, smoothing=smoothing, ignored=ignored)
     if reduction == "mean":
         with no_grad():
-            # A label that is no class makes the loss NaN, whatever its weight.
+            # A label that is not a class makes the loss NaN, whatever its weight.
             counts = None if weight is None else gather(weight, 0, clip(labels, low=0, high=log_p.shape[1] - 1))
             if ignored is not None:
                 counts = where(eq(labels, ignored), 0.0, 1.0 if counts is None else counts)
@@ -42,7 +42,7 @@ def nll(log_p: Tensor, labels: Tensor, weight: Tensor | None, reduction: str, ig
 
 def counting(name: str, logits: Tensor, labels: Tensor, weight: Tensor | None, ignored: int | None) -> Tensor:
     """The labels, with 0 for those that are ignored. Raises ValueError for weights that are not one for each class, and
-    for an ignored label that is no int."""
+    for an ignored label that is not an int."""
     if ignored is not None and not is_int(ignored, -math.inf):
         raise ValueError(f"{name}: ignore_index is {ignored!r} but must be an int, a label")
     if weight is not None and weight.shape != logits.shape[1:]:

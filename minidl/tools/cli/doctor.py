@@ -127,7 +127,7 @@ def required() -> dict[str, str]:
     try:
         lines = importlib.metadata.requires("minidl") or []
     except importlib.metadata.PackageNotFoundError:
-        lines = []                         # in a checkout that nobody installed
+        lines = []                         # in a checkout that is not installed
     found = [re.match(r"([\w-]+)>=([\d.]+)$", line.strip()) for line in lines if "extra" not in line]
     return {each[1]: each[2] for each in found if each} or {"numpy": "2", "h5py": "3.10", "tqdm": "4.60"}
 

@@ -20,7 +20,7 @@ memory fresh from cudaMalloc: y=64. Or its numbers, x=[1,2,3], or a file: x=x.np
 
   minidl emulate saxpy.cu --grid 2 --block 32 --args x=64:arange y=64:ones a=2 n=64
 
-Found are accesses outside of arrays, values that nobody set, races (no barrier, no atomic), and
+Found are accesses outside of arrays, values that were not set, races (no barrier, no atomic), and
 barriers that some threads do not reach. A kernel runs four times, each with another order of its
 threads. The memory model, half precision, textures and dynamic parallelism are not emulated.
 
@@ -109,7 +109,7 @@ def shapes(text: str) -> list[tuple[int, ...]]:
     """
     found = [tuple(int(n) if n.isdigit() else 0 for n in each.split("x")) for each in text.split(",")]
     if min(map(min, found)) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of shapes, such as 4x6x28x28,16x6x5x5")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of shapes, such as 4x6x28x28,16x6x5x5")
     return found
 
 

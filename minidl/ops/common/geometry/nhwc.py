@@ -65,7 +65,7 @@ MADE: dict[str, Callable[..., Any]] = {}               # what rows make of value
 
 
 def form_of(row: Rule, fits: Fits) -> PrimitiveForm:
-    """The row's form. A value written `w.f` is no image: filters, which products of bfloat16 round."""
+    """The row's form. A value written `w.f` is not an image: filters, which products of bfloat16 round."""
     (plain,), form = row.pattern, row.fused
     roles = {name: "-" if role == "f" else role for name, role in form.roles}
 

@@ -117,12 +117,12 @@ def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
     def shifted(i: int, j: int) -> Array:
         part = np.zeros((g.m, g.kh * g.kw, 1), gy.dtype)
         for block in _blocks(g, high * wide, gy.itemsize):
-            for image, slopes in zip(x[i:j, block], gy[i:j, block], strict=True):
-                maps = scratch("maps", (len(slopes), high, wide), gy.dtype)
+            for image, gradients in zip(x[i:j, block], gy[i:j, block], strict=True):
+                maps = scratch("maps", (len(gradients), high, wide), gy.dtype)
                 maps[...] = 0
-                maps[:, :g.oh, :g.ow] = slopes
+                maps[:, :g.oh, :g.ow] = gradients
                 part[block] += np.matmul(_rows(image, g, g.top, g.left, high, wide),
-                                         maps.reshape(len(slopes), -1, 1))
+                                         maps.reshape(len(gradients), -1, 1))
         return part.reshape(g.groups, 1, 1, g.kh, g.kw)
 
     def work(i: int, j: int) -> Array:

@@ -20,9 +20,9 @@ def pair_loss(x: Array, target: Array, loss: str, number: float, reduction: str)
     return y if reduction == "none" else sum(y, axes) if reduction == "sum" else mean(y, axes)
 
 
-def _slope(slope: str, gy: Array, x: Array, target: Array, loss: str, number: float, reduction: str) -> Array:
+def _derivative(name: str, gy: Array, x: Array, target: Array, loss: str, number: float, reduction: str) -> Array:
     share = gy / max(1, x.size) if reduction == "mean" else gy
-    fill = getattr(LOSSES[loss], slope)
+    fill = getattr(LOSSES[loss], name)
 
     def work(gx: Array, *given: Array) -> None:
         fill(gx, given[-1], given[-2], number)
@@ -32,11 +32,11 @@ def _slope(slope: str, gy: Array, x: Array, target: Array, loss: str, number: fl
 
 def pair_loss_grad_x(gy: Array, x: Array, target: Array, loss: str, number: float, reduction: str) -> Array:
     """gy of x's shape for "none", else one number."""
-    return _slope("slope_x", gy, x, target, loss, number, reduction)
+    return _derivative("derivative_x", gy, x, target, loss, number, reduction)
 
 
 def pair_loss_grad_target(gy: Array, x: Array, target: Array, loss: str, number: float, reduction: str) -> Array:
-    return _slope("slope_target", gy, x, target, loss, number, reduction)
+    return _derivative("derivative_target", gy, x, target, loss, number, reduction)
 
 
 # ---------------------------------------------------------------- of log probabilities

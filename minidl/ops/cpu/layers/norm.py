@@ -20,7 +20,7 @@ MAX_BESIDE = 1 << 16                       # numbers
 WIDE = 1 << 13                             # of a loop: one costs as much as 100 elements and more
 MAX_ROWS = 1 << 7                          # that a product of matrices adds up
 LARGE = 1e15                               # a mean whose square float32 may not hold
-FAR = 2.0                                  # deviations: beyond, a sum of squares less that of the mean loses digits
+MAX_MEAN = 2.0                             # deviations: beyond, a sum of squares less that of the mean loses digits
 
 Beside = Callable[[np.ufunc, Array, int, Array], Any]
 
@@ -72,7 +72,7 @@ def _of_sets(x: Array, count: int, add: Callable[..., Array], axis: int) -> tupl
         squares, far = mean, np.ones_like(mean, np.bool_)
     else:
         squares = add(x, x) - count * mean * mean
-        far = ~(count * mean * mean <= FAR ** 2 * squares)
+        far = ~(count * mean * mean <= MAX_MEAN ** 2 * squares)
     if far.any():
         d = np.subtract(x, np.expand_dims(mean, axis), out=scratch("norm", x.shape, x.dtype))
         off = add(d) / count
@@ -159,7 +159,7 @@ def _by_channel(each: Array, g: NormGeometry) -> Array:
 
 def _centered(x: Array, mean: Array, rstd: Array, g: NormGeometry) -> tuple[Array, Callable[[int, int], Array]]:
     """(what is left of the means, d of some images): d is x less its mean where that is far from 0, else x itself."""
-    far, images = np.abs(mean * rstd) > FAR, x.reshape(g.n, g.groups, g.inner)
+    far, images = np.abs(mean * rstd) > MAX_MEAN, x.reshape(g.n, g.groups, g.inner)
     if not far.any():
         return mean, lambda i, j: images[i:j]
     center = np.where(far, mean, 0)
@@ -249,15 +249,15 @@ def _gradients(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g
     if not g.across:
         of_gz, of_gz_z = (sum(each.reshape(g.n, g.groups, g.channels // g.groups), (2,)) for each in (of_gz, of_gz_z))
     share = rstd / -max(1, g.size)
-    slopes = of_gz_z * share * rstd
-    shifts = of_gz * share - slopes * left
+    factors = of_gz_z * share * rstd
+    shifts = of_gz * share - factors * left
     scales = _by_channel(rstd, g) if w is None else _by_channel(rstd, g) * w
-    scale, slope, shift = (_beside(each, g) for each in (scales, slopes, shifts))
+    scale, factor, shift = (_beside(each, g) for each in (scales, factors, shifts))
 
-    def apply(i: int, j: int) -> None:     # gx = gy * scale + d * slope + shift
+    def apply(i: int, j: int) -> None:     # gx = gy * scale + d * factor + shift
         part, more = gxs[i:j], scratch("norm each", (j - i, g.groups, g.inner), x.dtype)
         scale(np.multiply, gys[i:j], i, part)
-        slope(np.multiply, centered(i, j), i, more)
+        factor(np.multiply, centered(i, j), i, more)
         part += more
         shift(np.add, part, i, part)
 
@@ -287,10 +287,10 @@ def _gradients_of_rows(gy: Array, x: Array, w: Array | None, mean: Array, rstd: 
             weigh(np.multiply, gys[i:j], i, part)
         of_gz = dots(part)[:, None]
         of_gz_z = (dots(part, d)[:, None] - left[i:j] * of_gz) * rstd[i:j]
-        slope = of_gz_z * rstd[i:j] / -g.inner * rstd[i:j]
+        factor = of_gz_z * rstd[i:j] / -g.inner * rstd[i:j]
         part *= rstd[i:j]
-        part += np.multiply(d, slope, out=more)
-        part += of_gz * rstd[i:j] / -g.inner - slope * left[i:j]
+        part += np.multiply(d, factor, out=more)
+        part += of_gz * rstd[i:j] / -g.inner - factor * left[i:j]
         return affine_parts
 
     parts = parallel_for(g.n, _chunk(x, g), of_rows)

@@ -17,7 +17,7 @@ MAX_PLAIN_TERMS = 128                      # for which NumPy's way will do, each
 MAX_PLAIN_SUMS = 1 << 8                    # results
 BLOCK = 32                                 # terms that are reduced one after the other
 WIDE = 1 << 9                              # elements of a loop
-FEW = 16                                   # elements of a row, which are taken by columns, and
+MAX_SHORT = 16                             # elements of a row, which are taken by columns, and
 MAX_HALVED = 1 << 7                        # of one whose halves are reduced first: a loop costs as much as 100 elements
 MAX_DOT_TERMS = 1 << 9                     # that BLAS adds up: of many it loses a digit. NumPy keeps the interpreter
                                            # locked below 500 results
@@ -83,10 +83,10 @@ def _runs(axis: list[int]) -> list[tuple[int, int]]:
 def _rows(ufunc: np.ufunc, x: Array) -> Array:
     """(rows, n) -> (rows,)"""
     plainly = ufunc is np.add or (x.shape[1] > MAX_HALVED and ufunc is not np.multiply)
-    if plainly and (x.shape[1] > FEW or len(x) < FEW):
+    if plainly and (x.shape[1] > MAX_SHORT or len(x) < MAX_SHORT):
         by_blas = ufunc is np.add and x.dtype.char in "fd" and x.strides[1] == x.itemsize
         return dots(x) if by_blas else ufunc.reduce(x, axis=1)
-    while x.shape[1] > FEW:
+    while x.shape[1] > MAX_SHORT:
         half = x.shape[1] // 2
         y = ufunc(x[:, :half], x[:, half:2 * half])
         if x.shape[1] % 2:

@@ -102,7 +102,7 @@ class Addresses:
         return (1 - half) * HALF
 
     def _start_over(self) -> int:
-        """The first row, after a start of which nobody knows whether it went as far as the device."""
+        """The first row, after a start of which it is not known whether it went as far as the device."""
         cupy.cuda.Device().synchronize()
         self._next.fill(0)
         return 0
@@ -123,7 +123,7 @@ class Results:
         self._large, self._turn = not kept, itertools.cycle(kept)
 
     def take(self) -> cupy.ndarray:
-        """An array that nobody else holds."""
+        """An array that nothing else holds."""
         if self._large or memory._current_stream().ptr:
             return memory._new(self._shape, self._dtype)
         place = next(self._turn)

@@ -34,7 +34,7 @@ def compiling(file: str, text: str, constants: tuple[Constant, ...], name: str) 
 
 
 def alone(text: str, name: str) -> str:
-    """A source whose other kernels are functions that nobody calls: the compiler parses them, and makes nothing."""
+    """A source whose other kernels are functions that are not called: the compiler parses them, and makes nothing."""
     def unless_named(found: re.Match[str]) -> str:
         bounds, other, takes = found.groups()
         return found[0] if other == name else "".join((

@@ -162,7 +162,7 @@ class Arguments:
         self.at = ctypes.addressof(self._pointers)
 
     def pack(self, arguments: tuple[Any, ...], device: int) -> list[cupy.ndarray]:
-        """Write arguments into the buffer, once all are seen to fit; returns the copies that were made."""
+        """Write arguments into the buffer, once all are checked; returns the copies that were made."""
         if len(arguments) != len(self._takes):
             raise TypeError(f"{self.name}: got {len(arguments)} arguments but takes {len(self._takes)}; pass each")
         values, copies = list(arguments), []

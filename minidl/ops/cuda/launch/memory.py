@@ -1,4 +1,4 @@
-"""Memory for results: taken from CuPy's pool, and what nobody refers to any more handed out again."""
+"""Memory for results: taken from CuPy's pool, and what is no longer referred to handed out again."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ keepers.append(_kept.forget)
 def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
     """Memory on the current device for a kernel to write: every launcher takes its results from here.
 
-    A result of an earlier step that nobody refers to any more is handed out again: taking and giving back memory costs
+    A result of an earlier step that is no longer referred to is handed out again: taking and giving back memory costs
     as much of the host's time as a launch. Only on the null stream, where what is still queued comes first, and which
     cannot be captured in a graph.
 
@@ -82,7 +82,7 @@ def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
 
 @poison.filled
 def fresh(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
-    """As `empty`, an array that nobody had before: of arithmetic, whose results are often a compiled step's arguments.
+    """As `empty`, an array of fresh memory: of arithmetic, whose results are often a compiled step's arguments.
     One that is there at both recordings is taken for one that stays."""
     return _new(shape, dtype)
 
@@ -112,7 +112,7 @@ ALONE = _references_of_base(SimpleNamespace(base=object()))            # where a
 
 
 def owns(array: cupy.ndarray) -> bool:
-    """Whether an array has its memory alone: no view, or one of all of an array that nobody else refers to but
+    """Whether an array has its memory alone: no view, or one of all of an array that nothing else refers to but
     `empty`, which hands it out again when the view has gone."""
     if array.base is None:
         return True
@@ -136,7 +136,7 @@ def _one(dtype: np.dtype, device: int) -> cupy.ndarray:
 
 def flat(x: cupy.ndarray) -> tuple[cupy.ndarray, tuple[int, ...]]:
     """All memory from an array's first number to its last, for kernels that read it where it lies; and how many numbers
-    there are from one to the next of each axis. Of a copy, if that is no number from 0 up to what kernels count to."""
+    there are from one to the next of each axis. Of a copy, if that is below 0 or above what kernels count to."""
     steps = tuple(stride // x.itemsize if n > 1 else 0 for n, stride in zip(x.shape, x.strides, strict=True))
     extent = 1 + sum((n - 1) * step for n, step in zip(x.shape, steps, strict=True))
     if x._c_contiguous:

@@ -1,4 +1,4 @@
-// Shared memory that nobody has written since: NaN of every type, -1 of integers.
+// Shared memory that was not written since: NaN of every type, -1 of integers.
 //
 // memory: dynamic shared memory of `words` words. A block that takes all that there is has a multiprocessor to itself;
 // two for each are sure to meet every one. Any block will do.
@@ -6,6 +6,6 @@
 
 extern "C" __global__ void poison(int words) {
     extern __shared__ unsigned memory[];
-    volatile unsigned* kept = memory;  // or the compiler would leave out what nobody reads
+    volatile unsigned* kept = memory;  // or the compiler would leave out what is not read
     for (int i = threadIdx.x; i < words; i += blockDim.x) kept[i] = 0xffffffffu;
 }

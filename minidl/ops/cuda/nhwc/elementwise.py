@@ -16,11 +16,11 @@ __all__ = ["act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_bias_nhwc", "add
            "to_nhwc"]
 
 FILE, CONVERT = "nhwc/elementwise.cu", "nhwc/convert.cu"
-FEW = 4                                    # channels up to which a tile has no more
+MAX_NARROW = 4                                    # channels up to which a tile has no more
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     *configurations(FILE, "relu", "gelu", after=True), *configurations(FILE, None),
-    *((CONVERT, (("STORE", c_type), ("TILE", tile))) for c_type in C_TYPES.values() for tile in (FEW, 32))]
+    *((CONVERT, (("STORE", c_type), ("TILE", tile))) for c_type in C_TYPES.values() for tile in (MAX_NARROW, 32))]
 
 
 # ---------------------------------------------------------------- conversions
@@ -28,7 +28,7 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 def _converting(name: str, n: int, channels: int, pixels: int, dtype: np.dtype) -> Callable[[Array, Array], None]:
     if pixels == 1:                        # the order is the same
         n, channels, pixels = 1, 1, n * channels
-    tile = FEW if channels <= FEW else 32
+    tile = MAX_NARROW if channels <= MAX_NARROW else 32
     tiles = launch.blocks(pixels, 1024 // tile)
     start = launch.kernel(CONVERT, name, ("STORE", C_TYPES[dtype]), ("TILE", tile)).sized(
         (n * tiles, launch.blocks(channels, tile)), (launch.THREADS,))

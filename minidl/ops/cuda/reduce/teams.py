@@ -18,7 +18,7 @@ MAX_SPLITS = 1 << 12
 WARP = NEIGHBOURS = 32                     # sets beside each other in memory, which threads of a warp read,
 SECTOR = 8                                 # and if the array is of at most so many numbers, which a cache holds: more
 CACHED = 1 << 18                           # blocks of fewer sets, each with more threads
-FEW = 8                                    # elements that a thread reads alone where there are enough threads
+MAX_ALONE = 8                                    # elements that a thread reads alone where there are enough threads
 
 
 def teams_of(rows: int, size: int, neighbours: int, most: int = MAX_SPLITS,
@@ -26,18 +26,18 @@ def teams_of(rows: int, size: int, neighbours: int, most: int = MAX_SPLITS,
     """(lanes, across, splits, chunk): a row of `size` elements has so many teams, at most `most`, of so many threads,
     and each team so many elements. neighbours: rows whose elements lie beside each other; where `tiled`, the threads of
     a block are lanes of so many of them, `across`. Sizes alone decide."""
-    most_across = SECTOR if size > FEW * launch.THREADS // NEIGHBOURS and rows * size <= CACHED else NEIGHBOURS
+    most_across = SECTOR if size > MAX_ALONE * launch.THREADS // NEIGHBOURS and rows * size <= CACHED else NEIGHBOURS
     across = min(most_across, 1 << (neighbours - 1).bit_length()) if tiled and neighbours > 1 else 1
     if across > 1:
         group = launch.THREADS if size > ELEMENTS_PER_THREAD * (WARP // across) else WARP
-        lanes = 1 if size <= FEW or (across == NEIGHBOURS and rows >= MAX_THREADS) else group // across
+        lanes = 1 if size <= MAX_ALONE or (across == NEIGHBOURS and rows >= MAX_THREADS) else group // across
     elif neighbours >= NEIGHBOURS:
         lanes = 1
     elif size >= launch.THREADS and rows * launch.THREADS <= MAX_THREADS:
         lanes = launch.THREADS
     else:
         lanes = launch.lanes_per_row(size)
-        while lanes > 1 and size * 2 <= FEW * lanes and rows * lanes > MAX_THREADS:
+        while lanes > 1 and size * 2 <= MAX_ALONE * lanes and rows * lanes > MAX_THREADS:
             lanes //= 2
     wanted = min(most, launch.blocks(size, ELEMENTS_PER_THREAD * lanes), MAX_THREADS // (max(1, rows) * lanes) or 1)
     alone = wanted <= 2 or lanes * across not in (1, launch.THREADS)

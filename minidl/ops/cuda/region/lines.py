@@ -257,9 +257,9 @@ def conv2d_grad_w(s: Source, step: Step) -> None:
 def _grad_w(s: Source, gy: Value, x: Value, g: ConvGeometry, out: Value) -> None:
     if _whole(g):
         return _product(s, gy, x, out)
-    source, slopes = s.layout(x), s.layout(gy)
+    source, gradients = s.layout(x), s.layout(gy)
     _reads_windows(source, g.oh, g.ow, g.kh, g.kw, g.top, g.left)
-    slopes.right = max(slopes.right, g.ow + -g.ow % 4)
+    gradients.right = max(gradients.right, g.ow + -g.ow % 4)
     lines = [divmod(lane % (g.c * g.kh), g.kh) for lane in range(32)]
     source.readers.append(lambda ph, pw: [(c * ph + p) * pw for c, p in lines])
     size = g.m * g.c * g.kh * g.kw

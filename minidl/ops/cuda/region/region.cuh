@@ -65,7 +65,7 @@ __device__ __forceinline__ void clear(REAL* memory, int size) {  // a multiple o
 }
 
 // Before an image, where -DPOISON: NaN in `scratch` and in the values, room around them aside, so that whoever reads
-// what nobody wrote for this image is seen.
+// what was not written for this image is seen.
 template <class... X> __device__ __forceinline__ void unwritten(REAL* scratch, int size, const X... values) {
 #ifdef POISON
     auto spoil = [](auto values, int size) {
@@ -167,12 +167,12 @@ __device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, b
                 load<together<X, LEFT>(), 4>(pixel + N - 4, pixels + j + N - 4);
 #pragma unroll
                 for (int f = 0; f < TM; ++f) {
-                    REAL slope[4];
-                    load<together<G, 0>(), 4>(slope, gy.at(imin(group * TM + f, G::C - 1), i, j));
+                    REAL gradient[4];
+                    load<together<G, 0>(), 4>(gradient, gy.at(imin(group * TM + f, G::C - 1), i, j));
 #pragma unroll
                     for (int e = 0; e < 4; ++e)
 #pragma unroll
-                        for (int q = 0; q < KW; ++q) sum[f][q] += slope[e] * pixel[e + q];
+                        for (int q = 0; q < KW; ++q) sum[f][q] += gradient[e] * pixel[e + q];
                 }
             }
         }
@@ -258,18 +258,18 @@ __device__ __forceinline__ void activate_grad(const G gy, const Y y, const X gx)
 }
 
 // ---------------------------------------------------------------- linear
-// Weights (outputs, IN) in global memory; the first NEAR rows, as many as there was room for, have been copied to shared.
-template <int IN, int NEAR> struct Rows {
+// Weights (outputs, IN) in global memory; the first STAGED rows, for which there was room, have been copied to shared.
+template <int IN, int STAGED> struct Rows {
     REAL* near;
     const REAL* far;
 
-    __device__ __forceinline__ const REAL* operator[](int o) const { return o < NEAR ? near + o * IN : far + o * IN; }
+    __device__ __forceinline__ const REAL* operator[](int o) const { return o < STAGED ? near + o * IN : far + o * IN; }
 };
 
 // They arrive as filters do.
-template <int IN, int NEAR> __device__ __forceinline__ void load_rows(const Rows<IN, NEAR> w) {
+template <int IN, int STAGED> __device__ __forceinline__ void load_rows(const Rows<IN, STAGED> w) {
     constexpr int V = IN % 4 == 0 ? 4 : 1;
-    for (int i = threadIdx.x * V; i < NEAR * IN; i += T * V)
+    for (int i = threadIdx.x * V; i < STAGED * IN; i += T * V)
         start_copy((Pack<V>*)(w.near + i), (const Pack<V>*)(w.far + i), true);
 }
 
@@ -323,9 +323,9 @@ __device__ __forceinline__ void linear_grad_x(const G gy, const W w, const Y y, 
 #pragma unroll 8
         for (int o = team; o < OUT; o += TEAMS) {
             Pack<V> weight = *(const Pack<V>*)&w[o][k];
-            REAL slope = gy[o];
+            REAL gradient = gy[o];
 #pragma unroll
-            for (int v = 0; v < V; ++v) sum.v[v] += weight.v[v] * slope;
+            for (int v = 0; v < V; ++v) sum.v[v] += weight.v[v] * gradient;
         }
         *(Pack<V>*)&scratch[team * IN + k] = sum;
     }

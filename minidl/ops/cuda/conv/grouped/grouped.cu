@@ -10,7 +10,7 @@
 // memory, tap by tap. In NCHW neighbouring threads have neighbouring tiles.
 //
 // Requires: BLOCK threads; in NHWC a grid (any, lanes' blocks of channels), where blocks stride over places, and shared
-// memory of TAPS * APART floats if WIDE > 1, where each group has one channel and one map; in NCHW any grid.
+// memory of TAPS * PITCH floats if WIDE > 1, where each group has one channel and one map; in NCHW any grid.
 // TAP_COLUMNS is KW, or it and COLUMNS are 1 and so is PHASE_ACROSS 0.
 #include "conv/grouped/grouped.cuh"
 
@@ -23,7 +23,7 @@ using Columns = Along<BACK>;
 static_assert(!BACK || STRIP % SH == 0 && (COLUMNS % SW == 0 || TAP_COLUMNS == 1), "a tile of dx begins where gy does");
 static_assert(TAP_COLUMNS == KW || TAP_COLUMNS == 1 && COLUMNS == 1 && PHASE_ACROSS == 0, "columns of taps are a loop");
 
-constexpr int APART = (MAX_LANES + 1) * WIDE;                  // so that neighbouring taps lie in other banks
+constexpr int PITCH = (MAX_LANES + 1) * WIDE;                  // so that neighbouring taps lie in other banks
 
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     conv2d_grouped(const STORE* __restrict__ from, const REAL* __restrict__ w, const REAL* __restrict__ b,
@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     extern __shared__ float filters[];
     const int across = g.lanes * WIDE, first = blockIdx.y * across;
     for (int i = threadIdx.x; i < imin(across, result.c - first) * TAPS; i += blockDim.x)
-        start_copy(filters + i % TAPS * APART + i / TAPS, w + first * TAPS + i, true);
+        start_copy(filters + i % TAPS * PITCH + i / TAPS, w + first * TAPS + i, true);
     end_copies();
     await_copies<0>();
     __syncthreads();
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
 #if WIDE == 1
                             tap[p][q].v[0] = filter[p * KW + left + q];
 #else
-                            tap[p][q] = load(filters + (p * KW + left + q) * APART + lane);
+                            tap[p][q] = load(filters + (p * KW + left + q) * PITCH + lane);
 #endif
                     }
                     if (!Rows::is_read(r) || JUMPS && !patch.has(r)) continue;

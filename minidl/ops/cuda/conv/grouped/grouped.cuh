@@ -45,23 +45,23 @@ constexpr int NONE = -(1 << 30);
 
 // Along one axis, the pixels of the source that RESULTS neighbouring results of a tile need: of the image for y, or
 // BACK, of the gradient for dx. They are counted from the one that the first result has under the first tap.
-template <bool BACK, int RESULTS, int TAPS_THERE, int APART, int STRIDE, int REMAINDER> struct Axis {
-    static constexpr int FIRST = BACK ? -((TAPS_THERE - 1) * APART / STRIDE) : 0;
+template <bool BACK, int RESULTS, int TAPS_THERE, int DILATION, int STRIDE, int REMAINDER> struct Axis {
+    static constexpr int FIRST = BACK ? -((TAPS_THERE - 1) * DILATION / STRIDE) : 0;
     static constexpr int LAST =
-        BACK ? (RESULTS - 1 + REMAINDER) / STRIDE : (RESULTS - 1) * STRIDE + (TAPS_THERE - 1) * APART;
+        BACK ? (RESULTS - 1 + REMAINDER) / STRIDE : (RESULTS - 1) * STRIDE + (TAPS_THERE - 1) * DILATION;
     static constexpr int PIXELS = LAST - FIRST + 1;
 
     // What a tap reads for a result; NONE where that lies between two pixels
     static __device__ constexpr int pixel(int result, int tap) {
-        if (!BACK) return result * STRIDE + tap * APART;
-        const int at = result + REMAINDER - tap * APART;
+        if (!BACK) return result * STRIDE + tap * DILATION;
+        const int at = result + REMAINDER - tap * DILATION;
         return at % STRIDE ? NONE : at / STRIDE;
     }
 
     // The tap under which a result has a pixel, or NONE
     static __device__ constexpr int tap(int result, int pixel) {
         const int distance = BACK ? result + REMAINDER - pixel * STRIDE : pixel - result * STRIDE;
-        return distance < 0 || distance % APART || distance / APART >= TAPS_THERE ? NONE : distance / APART;
+        return distance < 0 || distance % DILATION || distance / DILATION >= TAPS_THERE ? NONE : distance / DILATION;
     }
 
     // Whether a tap under which a result has a pixel has met no pixel before

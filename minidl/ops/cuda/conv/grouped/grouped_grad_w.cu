@@ -6,14 +6,14 @@
 // under them. The sums of a block's threads that have the same run are added up in an order that sizes alone decide.
 //
 // Requires: BLOCK threads; a grid (lanes' blocks of filters' channels, shares, blocks of taps' columns); g.places,
-// those of a block; shared memory of SUMS * APART numbers. parts (shares, m, channels, KH, KW).
+// those of a block; shared memory of SUMS * PITCH numbers. parts (shares, m, channels, KH, KW).
 #include "conv/grouped/grouped.cuh"
 
 using Rows = Down<false>;
 using Columns = Along<false>;
 
 constexpr int SUMS = KH * TAP_COLUMNS;
-constexpr int APART = (BLOCK + 1) * WIDE;                        // so that neighbouring taps lie in other banks
+constexpr int PITCH = (BLOCK + 1) * WIDE;                        // so that neighbouring taps lie in other banks
 constexpr int IN_TURN = 8;                                       // of a filter's sums, that one thread adds up
 
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
@@ -31,14 +31,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
 #pragma unroll 1
     for (int number = blockIdx.y * g.places + own; number < end; number += beside) {
         const Place at(number, g.oh, g.ow);
-        const STORE* slopes = gy + maps.plane(at.image, map);
-        Run slope[STRIP][COLUMNS] = {};
+        const STORE* gradients = gy + maps.plane(at.image, map);
+        Run gradient[STRIP][COLUMNS] = {};
 #pragma unroll
         for (int t = 0; t < STRIP; ++t)
 #pragma unroll
             for (int s = 0; s < COLUMNS; ++s)
                 if (at.row + t < g.oh && at.column + s < g.ow)
-                    slope[t][s] = load(slopes + ((at.row + t) * g.ow + at.column + s) * STEP_OF(maps));
+                    gradient[t][s] = load(gradients + ((at.row + t) * g.ow + at.column + s) * STEP_OF(maps));
         const Patch<false> patch(images, x + images.plane(at.image, channel), at.row * SH - g.top,
                                  at.column * SW - g.left + left * ACROSS);
         Stored line[2][Columns::PIXELS];
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
                     for (int s = 0; s < COLUMNS; ++s) {
                         const Run value = widened(line[r & 1][Columns::pixel(s, q)]);
 #pragma unroll
-                        for (int e = 0; e < WIDE; ++e) sum[p][q].v[e] += slope[t][s].v[e] * value.v[e];
+                        for (int e = 0; e < WIDE; ++e) sum[p][q].v[e] += gradient[t][s].v[e] * value.v[e];
                     }
             }
         }
@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     for (int k = 0; k < SUMS; ++k)
 #pragma unroll
         for (int e = 0; e < WIDE; ++e)
-            shared[k * APART + threadIdx.x * WIDE + e] = sum[k / TAP_COLUMNS][k % TAP_COLUMNS].v[e];
+            shared[k * PITCH + threadIdx.x * WIDE + e] = sum[k / TAP_COLUMNS][k % TAP_COLUMNS].v[e];
     __syncthreads();
     int left_over = beside;
     for (; left_over > IN_TURN; left_over = (left_over + 1) / 2) {
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
             for (int k = 0; k < SUMS; ++k)
 #pragma unroll
                 for (int e = 0; e < WIDE; ++e) {
-                    REAL* at = shared + k * APART + threadIdx.x * WIDE + e;
+                    REAL* at = shared + k * PITCH + threadIdx.x * WIDE + e;
                     *at += at[half * across];
                 }
         __syncthreads();
@@ -85,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     for (int i = threadIdx.x; i < across * SUMS; i += BLOCK) {
         const int k = i % SUMS, q = left + k % TAP_COLUMNS, row = blockIdx.x * across + i / SUMS;
         if (row >= rows || q >= KW) continue;
-        const REAL* at = shared + k * APART + i / SUMS;
+        const REAL* at = shared + k * PITCH + i / SUMS;
         REAL total = 0;
         for (int other = 0; other < left_over; ++other) total += at[other * across];
         parts[(blockIdx.y * rows + row) * TAPS + k / TAP_COLUMNS * KW + q] = total;

@@ -280,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
         __syncthreads();
         if (image + (int)gridDim.x < p.n) load_images(planes, x, image + gridDim.x, p);       // with the first step's
         int stage = 0;
-        unsigned slope[2][4];                                            // of the products under way, and of the next
+        unsigned gradient[2][4];                                         // of the products under way, and of the next
 #pragma unroll 1
         for (int step = 0; step < steps; ++step, coming.next(p.ow), place.next(p.ow)) {
             start_slots(slots, stage ? stage - 1 : STAGES - 1, gy, y, map, first + own, coming, p);
@@ -294,7 +294,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
 #endif
 #pragma unroll
             for (int r = 0; r < AT_ONCE; ++r) {
-                unsigned* of = slope[r % 2];
+                unsigned* of = gradient[r % 2];
 #pragma unroll
                 for (int map = 0; map < 2; ++map) {
                     const Four four = *slots.value(stage, map, r);
@@ -315,7 +315,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
                 const unsigned long long at = pixels + (unsigned)(row * 2 * p.line + place.column / 2);
                 begin_products();
 #pragma unroll
-                for (int s = 0; s < ACROSS; ++s) wgmma_rows<1>(sum[s], slope[r % 2], at + s);
+                for (int s = 0; s < ACROSS; ++s) wgmma_rows<1>(sum[s], gradient[r % 2], at + s);
                 end_products();
                 await_products<1>();
             }

@@ -183,9 +183,9 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
                 for (; i >= p.rows && image < p.images; ++image) i -= p.rows;
                 if (image >= p.images || i0 + i >= p.oh) continue;
                 const REAL* pixels = planes + ((image * p.c + c) * p.ph + (i0 + i) * SH + r) * p.pw;
-                const REAL* slopes[TM];
+                const REAL* filters[TM];
 #pragma unroll
-                for (int f = 0; f < TM; ++f) slopes[f] = maps + ((image * p.ms + group * TM + f) * p.rows + i) * gw;
+                for (int f = 0; f < TM; ++f) filters[f] = maps + ((image * p.ms + group * TM + f) * p.rows + i) * gw;
 #pragma unroll 2
                 for (int j = 0; j < gw; j += TW) {
                     REAL pixel[XW];
@@ -193,13 +193,13 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
                     for (int s = 0; s < XW; s += 4) *(Pack<4>*)&pixel[s] = *(const Pack<4>*)&pixels[j * SW + s];
 #pragma unroll
                     for (int f = 0; f < TM; ++f) {
-                        REAL slope[TW];
-                        *(Pack<4>*)slope = *(const Pack<4>*)&slopes[f][j];
+                        REAL gradient[TW];
+                        *(Pack<4>*)gradient = *(const Pack<4>*)&filters[f][j];
 #pragma unroll
                         for (int e = 0; e < TW; ++e)
 #pragma unroll
                             for (int q = 0; q < SUMS; ++q)
-                                sum[f][q] += slope[e] * (q < KW ? pixel[e * SW + q] : (REAL)1);
+                                sum[f][q] += gradient[e] * (q < KW ? pixel[e * SW + q] : (REAL)1);
                     }
                 }
             }

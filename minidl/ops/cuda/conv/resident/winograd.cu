@@ -278,9 +278,9 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     };
     auto prepare = [&](int i, int chunk) {
         REAL* from = fetched + i * SLOT;
-        REAL slope[3][8];  // by kinds of rows
+        REAL gradient[3][8];  // by kinds of rows
 #pragma unroll
-        for (int s = 0; s < 16; s += 4) *(Pack<4>*)&slope[s / 8 * 2][s % 8] = *(const Pack<4>*)&from[s];
+        for (int s = 0; s < 16; s += 4) *(Pack<4>*)&gradient[s / 8 * 2][s % 8] = *(const Pack<4>*)&from[s];
 #ifdef FUSED
         REAL share[WINDOWS];
         *(Pack<WINDOWS>*)share = *(const Pack<WINDOWS>*)&from[16];
@@ -288,20 +288,20 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
         for (int s = 0; s < WINDOWS; ++s) share[s] *= (REAL)(1.0 / (POOL * POOL));
 #pragma unroll
         for (int s = 0; s < 8; ++s) {
-            slope[0][s] = ACT_GRAD(share[s / POOL], slope[0][s]);
-            slope[2][s] = ACT_GRAD(share[s / POOL], slope[2][s]);
+            gradient[0][s] = ACT_GRAD(share[s / POOL], gradient[0][s]);
+            gradient[2][s] = ACT_GRAD(share[s / POOL], gradient[2][s]);
         }
 #endif
 #pragma unroll
-        for (int s = 0; s < 8; ++s) slope[1][s] = slope[0][s] + slope[2][s];
+        for (int s = 0; s < 8; ++s) gradient[1][s] = gradient[0][s] + gradient[2][s];
         REAL* to = kinds + (chunk & 1) * 9 * KIND + ((i % FOURS * ROWS + i / FOURS % ROWS) * PITCH + i / A_MAP) * 4;
 #pragma unroll
         for (int r = 0; r < 3; ++r) {
             Pack<4> even, both, odd;
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                even.v[e] = slope[r][2 * e];
-                odd.v[e] = slope[r][2 * e + 1];
+                even.v[e] = gradient[r][2 * e];
+                odd.v[e] = gradient[r][2 * e + 1];
                 both.v[e] = even.v[e] + odd.v[e];
             }
             *(Pack<4>*)&to[3 * r * KIND] = even;
@@ -311,10 +311,10 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
         }
     };
     auto multiply = [&](int chunk) {
-        const REAL* slopes = kinds + ((chunk & 1) * 9 + kind) * KIND + 4 * group;
+        const REAL* gradients = kinds + ((chunk & 1) * 9 + kind) * KIND + 4 * group;
         const REAL* pixels = planes + (c * 9 + kind) * plane_size + chunk * ROWS * PW;
 #pragma unroll 1
-        for (int j = 0; j < FOURS; ++j, slopes += ROWS * PITCH * 4, pixels += 4) {
+        for (int j = 0; j < FOURS; ++j, gradients += ROWS * PITCH * 4, pixels += 4) {
             REAL pixel[A + ROWS - 1][XW];
 #pragma unroll
             for (int k = 0; k < ROWS; ++k) {
@@ -324,14 +324,14 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
                     for (int s = 0; s < XW; s += 4) *(Pack<4>*)&pixel[r][s] = *(const Pack<4>*)&pixels[r * PW + s];
 #pragma unroll
                 for (int f = 0; f < TM; ++f) {
-                    REAL slope[4];
-                    *(Pack<4>*)slope = *(const Pack<4>*)&slopes[(k * PITCH + f * GROUPS) * 4];
+                    REAL gradient[4];
+                    *(Pack<4>*)gradient = *(const Pack<4>*)&gradients[(k * PITCH + f * GROUPS) * 4];
 #pragma unroll
                     for (int e = 0; e < 4; ++e)
 #pragma unroll
                         for (int a = 0; a < A; ++a)
 #pragma unroll
-                            for (int b = 0; b < B; ++b) sum[f][a][b] += slope[e] * pixel[k + a][e + b];
+                            for (int b = 0; b < B; ++b) sum[f][a][b] += gradient[e] * pixel[k + a][e + b];
                 }
             }
         }

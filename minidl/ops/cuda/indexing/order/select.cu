@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(256) first_of(const REAL* x, const 
         for (int j = 0; j < PER_THREAD; j++) count += keys[j] < next;
         for (int step = 16; step > 0; step /= 2) count += __shfl_xor_sync(~0u, count, step);
         if (lane == 0) sums[bit & 1][warp] = count;
-        __syncthreads();                   // in turns, so that nobody waits for the readers of the last step
+        __syncthreads();                   // in turns, so that no thread waits for the readers of the last step
         count = 0;
         for (int i = 0; i < WARPS; i++) count += sums[bit & 1][i];
         if (count > k) continue;

@@ -64,8 +64,8 @@ __device__ __forceinline__ REAL bounded_grad(REAL gy, REAL x, REAL low, REAL hig
 }
 
 // Of x^p, gy aside: by x, and by p, which is 0 where x is 0 and p is not negative (so that y is 0 or 1).
-OF_TWO(power_slope, z == (REAL)0 ? z * x : z * pow(x, z - (REAL)1))
-__device__ __forceinline__ REAL power_slope_p(REAL x, REAL y, REAL, REAL) {
+OF_TWO(power_derivative, z == (REAL)0 ? z * x : z * pow(x, z - (REAL)1))
+__device__ __forceinline__ REAL power_derivative_p(REAL x, REAL y, REAL, REAL) {
     return x == (REAL)0 && y <= (REAL)1 ? (REAL)0 : y * log(x);
 }
 // gy p x^q, where q is p - 1

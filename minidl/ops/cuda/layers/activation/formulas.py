@@ -22,9 +22,9 @@ FILE = "layers/activation/formulas.cu"
 POWERS: dict[float, str] = {2: "squared", 3: "cubed"}      # exponents whose powers are products, as PyTorch has them
 QUESTIONS = "greater", "greater_equal", "less", "less_equal", "equal", "unequal"
 FORMULAS = (*POWERS.values(), *QUESTIONS, "absolute", "bounded", "bounded_grad", "difference", "exponential", "larger",
-            "logarithm", "negative", "over_root", "over_root_grad", "power_grad", "power_slope", "power_slope_p",
-            "product", "quotient", "root", "sign", "smaller", "sum")
-OF_POWERS = "power_grad", "power_slope"    # whose pow is of float32 alone: of doubles it is a function that is called
+            "logarithm", "negative", "over_root", "over_root_grad", "power_derivative", "power_derivative_p",
+            "power_grad", "product", "quotient", "root", "sign", "smaller", "sum")
+OF_POWERS = "power_grad", "power_derivative"    # whose pow is of float32 alone: doubles call a function
 MAX_INT = 1 << 53                          # of a plain number: all to there are doubles
 
 
@@ -133,12 +133,12 @@ def pow_grad_x(gy: Array, x: Array, p: Array) -> Array:
         return shared.pow_grad_x(gy, x, p)
     if not isinstance(p, cupy.ndarray) and p != 0 and _goes(gy, x):
         return _formula("power_grad", gy, x, float(p), float(p) - 1)
-    return mul(gy, _two("power_slope", x, p))
+    return mul(gy, _two("power_derivative", x, p))
 
 
 def pow_grad_p(gy: Array, x: Array, y: Array) -> Array:
     """As ops.common.shared.pow_grad_p."""
-    return mul(gy, _two("power_slope_p", x, y)) if _goes(x, y) else shared.pow_grad_p(gy, x, y)
+    return mul(gy, _two("power_derivative_p", x, y)) if _goes(x, y) else shared.pow_grad_p(gy, x, y)
 
 
 def clip(x: Array, low: float | None, high: float | None, out: Array | None = None) -> Array:

@@ -75,7 +75,7 @@ struct Rows {
 // Start reading ROWS rows of each of some matrices, from `first` on, of `rows` that there are.
 template <int ROWS, int MATRICES>
 __device__ __forceinline__ void load_rows(const Rows (&matrices)[MATRICES], int first, int rows) {
-    constexpr int EACH = 16 / (int)sizeof(STORE), CHUNKS = PADDED / EACH, COUNT = ROWS * CHUNKS;
+    constexpr int PER_PIECE = 16 / (int)sizeof(STORE), CHUNKS = PADDED / PER_PIECE, COUNT = ROWS * CHUNKS;
     constexpr int AT_ONCE = 4;                    // reads on their way, of a matrix
     constexpr bool AS_STORED = FMA || sizeof(STORE) == 2;
 #pragma unroll 1
@@ -84,10 +84,11 @@ __device__ __forceinline__ void load_rows(const Rows (&matrices)[MATRICES], int 
 #pragma unroll
         for (int e = 0; e < AT_ONCE; ++e) {
             const int i = start + e * THREADS_PER_BLOCK + threadIdx.x, row = i / CHUNKS, chunk = i % CHUNKS;
-            const bool valid = i < COUNT && first + row < rows && chunk * EACH < D;
+            const bool valid = i < COUNT && first + row < rows && chunk * PER_PIECE < D;
 #pragma unroll
             for (int m = 0; m < MATRICES; ++m) {
-                const STORE* at = matrices[m].from + (valid ? (first + row) * matrices[m].stride + chunk * EACH : 0);
+                const STORE* at =
+                    matrices[m].from + (valid ? (first + row) * matrices[m].stride + chunk * PER_PIECE : 0);
                 if constexpr (AS_STORED) {
                     if (i < COUNT) start_copy((int4*)(matrices[m].to + row * PITCH + chunk * 4), (const int4*)at, valid);
                 } else {
@@ -104,7 +105,7 @@ __device__ __forceinline__ void load_rows(const Rows (&matrices)[MATRICES], int 
 #pragma unroll
                 for (int m = 0; m < MATRICES; ++m) {
                     const float* x = held[m][e].v;
-                    unsigned* to = matrices[m].to + row * PITCH + chunk * (EACH / NUMBERS_PER_WORD);
+                    unsigned* to = matrices[m].to + row * PITCH + chunk * (PER_PIECE / NUMBERS_PER_WORD);
                     if constexpr (PRECISION == BF16)
                         *(Pack<2>*)to = {__uint_as_float(bf16_pair(x[0], x[1])), __uint_as_float(bf16_pair(x[2], x[3]))};
                     else

@@ -14,14 +14,14 @@
 
 extern "C" __global__ void attention_dots(const STORE* __restrict__ go, const STORE* __restrict__ o,
                                           float* __restrict__ dots, int rows, Heads p) {
-    constexpr int EACH = 16 / (int)sizeof(STORE), LANES = 8;
+    constexpr int PER_PIECE = 16 / (int)sizeof(STORE), LANES = 8;
     const int row = THREAD / LANES, head = row / p.queries, query = row % p.queries, n = head / p.heads;
     const int h = head % p.heads;
     float sum = 0;
     if (row < rows) {
         go += n * p.go[0] + h * p.go[1] + query * p.go[2];
         o += ((n * p.queries + query) * p.heads + h) * D;
-        for (int at = threadIdx.x % LANES * EACH; at < D; at += LANES * EACH) {
+        for (int at = threadIdx.x % LANES * PER_PIECE; at < D; at += LANES * PER_PIECE) {
             const Pack<4> left = *(const Pack<4>*)(go + at), right = *(const Pack<4>*)(o + at);
 #pragma unroll
             for (int i = 0; i < 4; ++i) {

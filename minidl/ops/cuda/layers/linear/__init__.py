@@ -92,7 +92,7 @@ def _plan(sizes: tuple[int, ...], dtype: np.dtype, precision: str, transpose_a: 
     batches, rows, cols, depth, a_batches, b_batches, accumulate, bias_axis = sizes
     how, size = _mode(dtype, precision), batches * rows * cols
     if tiled is None:
-        scale = 1 if how == "FP32" else 8  # tensor cores pay earlier; where they do not, exact products harm nobody
+        scale = 1 if how == "FP32" else 8  # tensor cores pay earlier; where they do not, exact products do no harm
         tiled = scale * size <= MAX_TILED and scale * size * depth * max(a_batches, b_batches) <= MAX_TILED_WORK
     sum_batches = max(a_batches, b_batches) if batches == 1 else 1
     bm, bn, bk, min_slabs = (TILE, TILE, DEPTH, 2) if tiled else (rows_per_block(rows), BN, BK, MIN_SLABS_PER_SPLIT)

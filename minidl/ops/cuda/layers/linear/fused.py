@@ -14,8 +14,8 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", "FP32"), ("TA", 0), ("TB", tb), ("FUSED", fused),
             ("ACT", act)))
     for dtype in ("float32", "float64") for bm, fused, tb, act in (
-        (16, "VALUE", 1, "tanh"), (128, "VALUE", 1, "sigmoid"), (16, "SLOPE", 0, "tanh"), (128, "SLOPE", 0, "relu"),
-        (16, "BOTH", 1, "gelu"), (128, "BOTH", 1, "gelu_tanh"), (128, "VALUE", 1, "gelu"), (128, "SLOPE", 0, "gelu"))]
+        (16, "VALUE", 1, "tanh"), (128, "VALUE", 1, "sigmoid"), (16, "GRAD", 0, "tanh"), (128, "GRAD", 0, "relu"),
+        (16, "BOTH", 1, "gelu"), (128, "BOTH", 1, "gelu_tanh"), (128, "VALUE", 1, "gelu"), (128, "GRAD", 0, "gelu"))]
 
 
 def linear_act(x: Array, w: Array, b: Array | None, act: str) -> Array:
@@ -37,4 +37,4 @@ def linear_grad_act(gy: Array, w: Array, y: Array, act: str) -> Array:
     """The gradient of linear(act(z)) by z, from y = act(z); for those of OF_X y is z."""
     out = launch.empty((len(gy), w.shape[1]), gy.dtype)
     return product_of(gy, w, None, out, (1, len(gy), w.shape[1], len(w), 1, 1, False, 1), False, False,
-                      fused=(("FUSED", "SLOPE"), ("ACT", act)), y=launch.dense(y))
+                      fused=(("FUSED", "GRAD"), ("ACT", act)), y=launch.dense(y))

@@ -8,15 +8,15 @@
 // -DTA: A is stored (depth x rows). -DTB: B is stored (cols x depth). The sum runs over `sum_batches` pairs of matrices
 // (one, or all of the batch); blockIdx.z = output batch * splits + split, and each split does its share of the slabs.
 //
-// -DFUSED=VALUE: each sum, with its bias, goes through the activation -DACT. -DFUSED=SLOPE: it is a gradient, and is
-// multiplied by the activation's slope, which `y`, what the activation gave, tells. -DFUSED=BOTH: `y` takes the
+// -DFUSED=VALUE: each sum, with its bias, goes through the activation -DACT. -DFUSED=GRAD: it is a gradient, and is
+// multiplied by the activation's derivative, which `y`, what the activation gave, tells. -DFUSED=BOTH: `y` takes the
 // activation's value of each sum. -DFUSED=SUM: it is multiplied by -DALPHA, and -DBETA times `y` is added.
 // -DWIDE: copies and stores of 16 bytes: arrays start on a multiple of them, cols % 4 == 0, and with TA rows % 4 == 0.
 #include "include/tile.cuh"
 #include "include/act.cuh"
 
 #define VALUE 1
-#define SLOPE 2
+#define GRAD 2
 #define BOTH 3
 #define SUM 4
 #ifndef WIDE
@@ -36,7 +36,7 @@ struct Matrices {
 __device__ __forceinline__ REAL finished(REAL value, REAL* y) {
 #if FUSED == VALUE
     return ACT_VALUE(value);
-#elif FUSED == SLOPE
+#elif FUSED == GRAD
     return ACT_GRAD(value, *y);
 #elif FUSED == SUM
     return (REAL)(ALPHA) * value + (REAL)(BETA) * *y;

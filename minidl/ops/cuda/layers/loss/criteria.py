@@ -30,7 +30,7 @@ FUNCTION = """    static __device__ __forceinline__ REAL {}(REAL x, REAL t, REAL
 """
 launch.GENERATED["include/losses.cuh"] = "".join(
     f"struct loss_{loss} {{\n" + "".join(FUNCTION.format(name.removeprefix("cuda_"), getattr(row, name)) for name in (
-        "cuda_value", "cuda_slope_x", "cuda_slope_target")) + "};\n" for loss, row in LOSSES.items())
+        "cuda_value", "cuda_derivative_x", "cuda_derivative_target")) + "};\n" for loss, row in LOSSES.items())
 
 
 # ---------------------------------------------------------------- of pairs
@@ -56,7 +56,7 @@ def pair_loss(x: Array, target: Array, loss: str, number: float, reduction: str)
     return total
 
 
-def _slope(name: str, gy: Array, x: Array, target: Array, loss: str, number: float, reduction: str) -> Array:
+def _derivative(name: str, gy: Array, x: Array, target: Array, loss: str, number: float, reduction: str) -> Array:
     gx = launch.empty(x.shape, x.dtype)
     _start(name, loss, x.dtype, launch.spread(x.size))(
         gy, x, target, gx, x.size, 1 if reduction == "none" else 0, number, x.size if reduction == "mean" else 1)
@@ -65,11 +65,11 @@ def _slope(name: str, gy: Array, x: Array, target: Array, loss: str, number: flo
 
 def pair_loss_grad_x(gy: Array, x: Array, target: Array, loss: str, number: float, reduction: str) -> Array:
     """gy of x's shape for "none", else one number."""
-    return _slope("pair_loss_grad_x", gy, x, target, loss, number, reduction)
+    return _derivative("pair_loss_grad_x", gy, x, target, loss, number, reduction)
 
 
 def pair_loss_grad_target(gy: Array, x: Array, target: Array, loss: str, number: float, reduction: str) -> Array:
-    return _slope("pair_loss_grad_target", gy, x, target, loss, number, reduction)
+    return _derivative("pair_loss_grad_target", gy, x, target, loss, number, reduction)
 
 
 # ---------------------------------------------------------------- of log probabilities

@@ -32,12 +32,12 @@ extern "C" __global__ void pair_loss_grad_x(const REAL* __restrict__ gy, const R
                                             const REAL* __restrict__ t, REAL* __restrict__ gx, unsigned size, int step,
                                             REAL p, int divisor) {
     for (unsigned i = THREAD; i < size; i += THREADS)
-        gx[i] = OF_LOSS(slope_x)(x[i], t[i], p) * (gy[i * step] / (REAL)divisor);
+        gx[i] = OF_LOSS(derivative_x)(x[i], t[i], p) * (gy[i * step] / (REAL)divisor);
 }
 
 extern "C" __global__ void pair_loss_grad_target(const REAL* __restrict__ gy, const REAL* __restrict__ x,
                                                  const REAL* __restrict__ t, REAL* __restrict__ gt, unsigned size,
                                                  int step, REAL p, int divisor) {
     for (unsigned i = THREAD; i < size; i += THREADS)
-        gt[i] = OF_LOSS(slope_target)(x[i], t[i], p) * (gy[i * step] / (REAL)divisor);
+        gt[i] = OF_LOSS(derivative_target)(x[i], t[i], p) * (gy[i * step] / (REAL)divisor);
 }

@@ -19,15 +19,15 @@
 #include "include/nhwc/conv_tile.cuh"
 
 constexpr int THREADS_PER_BLOCK = 2 * GROUP, ROWS = 128 * TALL;
-constexpr int EACH = DEPTH / 8;                                          // numbers of a piece of 16 bytes
-constexpr int APART = THREADS_PER_BLOCK / 8;                             // rows from one piece of a thread to its next
+constexpr int PER_PIECE = DEPTH / 8;                                          // numbers of a piece of 16 bytes
+constexpr int ROW_STEP = THREADS_PER_BLOCK / 8;                          // rows from one piece of a thread to its next
 constexpr int A_SIZE = ROWS * 128, B_SIZE = FILTERS * 128, STAGE = PARTS * (A_SIZE + B_SIZE);
 // Slabs whose products run on when the next ones start: none where another block's fill the gap, which leaves more
 // shared memory to copies, nor where there would be no slab ahead
 constexpr int LAG = BLOCKS == 1 && STAGES > 2, AHEAD = STAGES - 1 - LAG;
 
 struct alignas(16) Piece {
-    IMAGE v[EACH];
+    IMAGE v[PER_PIECE];
 };
 
 // As start_copy, past the first-level cache: all of a multiprocessor's blocks read filters but once.
@@ -40,20 +40,20 @@ template <class T> __device__ __forceinline__ void stream_copy(T* to, const T* f
 #endif
 }
 
-// What a thread copies: of each slab the same piece of rows APART apart.
+// What a thread copies: of each slab the same piece of rows ROW_STEP apart.
 struct Copies {
     ConvNhwc g;
     const IMAGE *x, *b;
     unsigned char* memory;
     int place;                               // in a stage
     int k, c, r, s;                          // next in the sum: channel, and tap
-    int start[ROWS / APART], row[ROWS / APART], column[ROWS / APART];    // of a pixel, at its first tap
+    int start[ROWS / ROW_STEP], row[ROWS / ROW_STEP], column[ROWS / ROW_STEP];    // of a pixel, at its first tap
 
     __device__ __forceinline__ Copies(const ConvNhwc& g, const IMAGE* x, const IMAGE* filters, unsigned char* memory,
                                       int pixel, int filter)
         : g(g), x(x), memory(memory) {
         const int own = threadIdx.x / 8;
-        k = threadIdx.x % 8 * EACH;
+        k = threadIdx.x % 8 * PER_PIECE;
         place = swizzled(own * 128 + threadIdx.x % 8 * 16);
         b = filters + (filter + own) * g.sum + k;
         const int tap = CHUNKED ? 0 : k / g.c;
@@ -61,8 +61,8 @@ struct Copies {
         r = tap / g.kw;
         s = tap - r * g.kw;
 #pragma unroll
-        for (int i = 0; i < ROWS / APART; ++i) {
-            const int at = pixel + own + i * APART, line = at / g.ow, image = line / g.oh;
+        for (int i = 0; i < ROWS / ROW_STEP; ++i) {
+            const int at = pixel + own + i * ROW_STEP, line = at / g.ow, image = line / g.oh;
             column[i] = (at - line * g.ow) * g.sw - g.left;
             row[i] = (line - image * g.oh) * g.sh - g.top;
             start[i] = DIVIDED ? image * g.h * g.w * g.c : ((image * g.h + row[i]) * g.w + column[i]) * g.c;
@@ -87,9 +87,9 @@ struct Copies {
         unsigned char* to = memory + slab % STAGES * STAGE + place;
         if constexpr (WIDE) {
 #pragma unroll
-            for (int i = 0; i < ROWS / APART; ++i) {
+            for (int i = 0; i < ROWS / ROW_STEP; ++i) {
                 const int at = meets(i, r, s, c);
-                start_copy((Piece*)(to + i * APART * 128), (const Piece*)(at < 0 ? x : x + at), at >= 0);
+                start_copy((Piece*)(to + i * ROW_STEP * 128), (const Piece*)(at < 0 ? x : x + at), at >= 0);
             }
             if constexpr (CHUNKED) {
                 if (++s == g.kw) {
@@ -110,9 +110,9 @@ struct Copies {
                 }
             }
         } else {
-            int channel[EACH], up[EACH], left[EACH];
+            int channel[PER_PIECE], up[PER_PIECE], left[PER_PIECE];
 #pragma unroll
-            for (int e = 0; e < EACH; ++e) {
+            for (int e = 0; e < PER_PIECE; ++e) {
                 const int tap = (k + e) / g.c;
                 channel[e] = k + e - tap * g.c;
                 up[e] = tap / g.kw;
@@ -120,22 +120,22 @@ struct Copies {
             }
             k += DEPTH;
 #pragma unroll
-            for (int i = 0; i < ROWS / APART; ++i) {
+            for (int i = 0; i < ROWS / ROW_STEP; ++i) {
                 Piece piece;
 #pragma unroll
-                for (int e = 0; e < EACH; ++e) {
+                for (int e = 0; e < PER_PIECE; ++e) {
                     const int at = meets(i, up[e], left[e], channel[e]);
                     piece.v[e] = at < 0 ? (IMAGE)0 : x[at];
                 }
-                *(Piece*)(to + i * APART * 128) = piece;
+                *(Piece*)(to + i * ROW_STEP * 128) = piece;
             }
         }
 #pragma unroll
         for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-            for (int i = 0; i < FILTERS / APART; ++i)
-                stream_copy((Piece*)(to + PARTS * A_SIZE + part * B_SIZE + i * APART * 128),
-                            (const Piece*)(b + (part * g.filters + i * APART) * g.sum));
+            for (int i = 0; i < FILTERS / ROW_STEP; ++i)
+                stream_copy((Piece*)(to + PARTS * A_SIZE + part * B_SIZE + i * ROW_STEP * 128),
+                            (const Piece*)(b + (part * g.filters + i * ROW_STEP) * g.sum));
         b += DEPTH;
     }
 
@@ -144,12 +144,12 @@ struct Copies {
         if constexpr (PARTS == 2) {
             unsigned char* at = memory + slab % STAGES * STAGE + place;
 #pragma unroll
-            for (int i = 0; i < ROWS / APART; ++i) {
-                Piece piece = *(const Piece*)(at + i * APART * 128);
+            for (int i = 0; i < ROWS / ROW_STEP; ++i) {
+                Piece piece = *(const Piece*)(at + i * ROW_STEP * 128);
 #pragma unroll
-                for (int e = 0; e < EACH; ++e)
+                for (int e = 0; e < PER_PIECE; ++e)
                     piece.v[e] -= __uint_as_float(__float_as_uint(piece.v[e]) & 0xffffe000u);
-                *(Piece*)(at + A_SIZE + i * APART * 128) = piece;
+                *(Piece*)(at + A_SIZE + i * ROW_STEP * 128) = piece;
             }
         }
     }

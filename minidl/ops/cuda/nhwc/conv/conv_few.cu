@@ -25,7 +25,7 @@
 #include "include/nhwc/patch.cuh"
 #include "include/nhwc/conv_tile.cuh"
 
-constexpr int THREADS_PER_BLOCK = 2 * GROUP, SLAB = FILTERS * 128, EACH = 16 / (int)sizeof(IMAGE);
+constexpr int THREADS_PER_BLOCK = 2 * GROUP, SLAB = FILTERS * 128, PER_PIECE = 16 / (int)sizeof(IMAGE);
 // A square of y in shared memory: BOXES of 64 rows, as wgmma_smem.cuh says, of a pixel's filters each. A lane
 // writes 32 bytes of a row, and so eight lanes at once write to all banks, whatever the swizzle
 constexpr int BOX = 64 * 128, BOXES = FILTERS / DEPTH, SQUARE = COPIED ? BOXES * BOX : 0;
@@ -44,7 +44,7 @@ __device__ __forceinline__ int tap_of(const ConvNhwc& g, int i) {
 }
 
 struct alignas(16) Pixel {
-    IMAGE v[EACH];
+    IMAGE v[PER_PIECE];
 };
 
 struct alignas(8) Two {
@@ -68,7 +68,7 @@ __device__ __forceinline__ void pack_filters(unsigned char* slabs, const float* 
         const int2 of_w = taps_of_w[imin(tap, taps - 1)];
         Pixel piece;
 #pragma unroll
-        for (int e = 0; e < EACH; ++e) {
+        for (int e = 0; e < PER_PIECE; ++e) {
             const int beside = FOLD == 1 ? 0 : e / g.c, c = e - beside * g.c, at = of_w.x + beside;
             const bool there = tap < taps && c < g.c && filter < g.m && beside < imin(FOLD, of_w.y);
             round_filter(piece.v[e], there ? w[back ? (c * g.m + filter) * whole + whole - 1 - at
@@ -89,7 +89,7 @@ __device__ __forceinline__ Pixel load(const IMAGE* x, const ConvNhwc& g, const T
         if (inside) pixel = *(const Pixel*)from;
     } else {
 #pragma unroll
-        for (int c = 0; c < EACH; ++c)
+        for (int c = 0; c < PER_PIECE; ++c)
             if (inside && c < FOLD * g.c && (FOLD == 1 || (unsigned)(first + c) < (unsigned)width)) pixel.v[c] = from[c];
     }
     return pixel;
@@ -102,7 +102,7 @@ __device__ __forceinline__ void put(Pixel* patch, Pixel (&coming)[PIXELS], int s
         const int at = threadIdx.x + i * THREADS_PER_BLOCK;
         if (at >= size) break;
 #pragma unroll
-        for (int c = 0; c < EACH; ++c) coming[i].v[c] = rounded(coming[i].v[c]);
+        for (int c = 0; c < PER_PIECE; ++c) coming[i].v[c] = rounded(coming[i].v[c]);
         patch[at] = coming[i];
     }
 }
@@ -113,13 +113,13 @@ __device__ __forceinline__ int place_in_box() { return swizzled(own_pixel(0) * 1
 // A lane's sums as y, to its group's square in shared memory.
 __device__ __forceinline__ void put_square(unsigned char* square, int place, const float (&sums)[PAIRS]) {
 #pragma unroll
-    for (int piece = 0; piece < PAIRS / 2 / EACH; ++piece)
+    for (int piece = 0; piece < PAIRS / 2 / PER_PIECE; ++piece)
 #pragma unroll
         for (int t = 0; t < 2; ++t) {
             Neighbours found;
 #pragma unroll
-            for (int e = 0; e < EACH; e += 2) {
-                const float* of = sums + (piece * EACH + e) * 2 + t * 2;
+            for (int e = 0; e < PER_PIECE; e += 2) {
+                const float* of = sums + (piece * PER_PIECE + e) * 2 + t * 2;
                 fill(found.v + e, AFTER ? ACT_VALUE(of[0]) : of[0], AFTER ? ACT_VALUE(of[1]) : of[1]);
             }
             *(Neighbours*)(square + piece / 2 * BOX + t * 8 * 128 + (place ^ piece % 2 * 16)) = found;

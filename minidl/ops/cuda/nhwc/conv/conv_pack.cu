@@ -19,9 +19,9 @@
 #include "include/tensor_cores/mma.cuh"
 #include "include/nhwc/conv_nhwc.cuh"
 
-constexpr int EACH = DEPTH / 8;
+constexpr int PER_PIECE = DEPTH / 8;
 struct alignas(16) Piece {
-    IMAGE v[EACH];
+    IMAGE v[PER_PIECE];
 };
 
 __device__ __forceinline__ void pack(const float* w, IMAGE* packed, const ConvNhwc& g, int channels, int back) {
@@ -56,19 +56,20 @@ extern "C" __global__ void conv_nhwc_pad(const float* __restrict__ w, IMAGE* __r
                                          const IMAGE* __restrict__ x, IMAGE* __restrict__ padded, ConvNhwc g,
                                          int channels, int back) {
     pack(w, packed, g, channels, back);
-    const int pieces = g.c / EACH;
+    const int pieces = g.c / PER_PIECE;
     for (int i = THREAD; i < g.n * g.h * g.w * pieces; i += THREADS) {
-        const int pixel = i / pieces, first = (i - pixel * pieces) * EACH;
+        const int pixel = i / pieces, first = (i - pixel * pieces) * PER_PIECE;
         Piece piece;
 #pragma unroll
-        for (int e = 0; e < EACH; ++e) piece.v[e] = first + e < channels ? x[pixel * channels + first + e] : (IMAGE)0;
+        for (int e = 0; e < PER_PIECE; ++e)
+            piece.v[e] = first + e < channels ? x[pixel * channels + first + e] : (IMAGE)0;
         ((Piece*)padded)[i] = piece;
     }
 }
 
 extern "C" __global__ void conv_nhwc_spread(const IMAGE* __restrict__ x, IMAGE* __restrict__ y, int n, int h, int w, int c,
                                             int down, int right) {
-    const int high = (h - 1) * down + 1, wide = (w - 1) * right + 1, pieces = c / EACH;
+    const int high = (h - 1) * down + 1, wide = (w - 1) * right + 1, pieces = c / PER_PIECE;
     for (int i = THREAD; i < n * high * wide * pieces; i += THREADS) {
         const int pixel = i / pieces, line = pixel / wide, column = pixel - line * wide, image = line / high;
         const int row = line - image * high, up = row / down, left = column / right;
@@ -107,7 +108,7 @@ extern "C" __global__ void conv_nhwc_phases(const float* __restrict__ w, const f
 
 extern "C" __global__ void conv_nhwc_join(const IMAGE* __restrict__ x, IMAGE* __restrict__ y, Phases down, Phases right,
                                           int n, int h, int w, int c) {
-    const int high = ceil_div(h, down.step), wide = ceil_div(w, right.step), pieces = c / EACH;
+    const int high = ceil_div(h, down.step), wide = ceil_div(w, right.step), pieces = c / PER_PIECE;
     for (int i = THREAD; i < n * h * w * pieces; i += THREADS) {
         const int pixel = i / pieces, line = pixel / w, column = pixel - line * w, image = line / h;
         const int row = line - image * h, up = row / down.step, left = column / right.step;

@@ -152,7 +152,7 @@ def product(of: Tiles, dtype: np.dtype, mode: str, c: int, h: int, w: int, m: in
     m: of y.
 
     then: "y"; "maxima", y are those over windows of 2x2 of it, and the winners follow; "gradient" or "normalized", y is
-    multiplied by the slope of act, Beside follows, and sums by parts are returned, (parts, 1 or 2, m).
+    multiplied by the derivative of act, Beside follows, and sums by parts are returned, (parts, 1 or 2, m).
     """
     tile, patch, depth = of.tile, of.patch, ROW // dtype.itemsize
     assert patch

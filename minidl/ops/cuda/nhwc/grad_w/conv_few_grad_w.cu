@@ -19,14 +19,15 @@
 #include "include/tensor_cores/mma.cuh"
 #include "include/nhwc/transposed.cuh"
 
-constexpr int EACH = 16 / (int)sizeof(IMAGE), TAPS = (KW + FOLD - 1) / FOLD, STEP = SW / FOLD;   // of a pixel; of a row
+constexpr int PER_PIECE = 16 / (int)sizeof(IMAGE);             // of a pixel
+constexpr int TAPS = (KW + FOLD - 1) / FOLD, STEP = SW / FOLD;   // of a row
 // Pairs of taps of a row, of all warps and of one; columns of eight of a pair; products of a warp and 16 filters
-constexpr int OWN_PAIRS = (TAPS + 2 * HALVES - 1) / (2 * HALVES), PAIRS = OWN_PAIRS * HALVES, OF_PAIR = EACH / 4;
+constexpr int OWN_PAIRS = (TAPS + 2 * HALVES - 1) / (2 * HALVES), PAIRS = OWN_PAIRS * HALVES, OF_PAIR = PER_PIECE / 4;
 constexpr int COLUMNS = KH * OWN_PAIRS * OF_PAIR;
 constexpr int THREADS_PER_BLOCK = 256, FILTERS = 64, WARPS = FILTERS / 16 / TALL;
 constexpr int SHARES = THREADS_PER_BLOCK / 32 / WARPS / HALVES;
 constexpr int LINES = (HEIGHT - 1) * SH + KH, SAME = WIDTH + (2 * PAIRS + STEP - 1) / STEP, LINE = SAME * STEP;
-constexpr int PIXELS = HEIGHT * WIDTH, OF_DY = PIXELS * FILTERS, STAGE = OF_DY + LINES * LINE * EACH;    // numbers
+constexpr int PIXELS = HEIGHT * WIDTH, OF_DY = PIXELS * FILTERS, STAGE = OF_DY + LINES * LINE * PER_PIECE;    // numbers
 constexpr int MEETING = (LINES * LINE + THREADS_PER_BLOCK - 1) / THREADS_PER_BLOCK;      // pixels of x of a thread
 
 // n images of c channels, h x w; m filters, oh x ow outputs; zeros above and left of images; tiles of an image, down and
@@ -36,12 +37,12 @@ struct FewGradW {
 };
 
 struct alignas(16) Piece {
-    IMAGE v[EACH];
+    IMAGE v[PER_PIECE];
 };
 
 // Where 16 bytes of a pixel's gradients lie: such that those that lanes read at once lie in different banks.
 __device__ __forceinline__ int place_of(int pixel, int piece) {
-    return (pixel * (FILTERS / EACH) + (piece ^ (pixel & 7))) * EACH;
+    return (pixel * (FILTERS / PER_PIECE) + (piece ^ (pixel & 7))) * PER_PIECE;
 }
 
 // Where a tap of a row meets it, in pixels from the first one on.
@@ -69,9 +70,10 @@ __device__ __forceinline__ int column_of(const FewGradW& g, const Tile& tile, in
 
 __device__ __forceinline__ void start_gradients(IMAGE* to, const IMAGE* dy, const FewGradW& g, const Tile& tile, int filter) {
 #pragma unroll
-    for (int i = 0; i < OF_DY / EACH / THREADS_PER_BLOCK; ++i) {
-        const int at = threadIdx.x + i * THREADS_PER_BLOCK, piece = at % (FILTERS / EACH), pixel = at / (FILTERS / EACH);
-        const int h = tile.row + pixel / WIDTH, w = tile.column + pixel % WIDTH, m = filter + piece * EACH;
+    for (int i = 0; i < OF_DY / PER_PIECE / THREADS_PER_BLOCK; ++i) {
+        const int at = threadIdx.x + i * THREADS_PER_BLOCK;
+        const int piece = at % (FILTERS / PER_PIECE), pixel = at / (FILTERS / PER_PIECE);
+        const int h = tile.row + pixel / WIDTH, w = tile.column + pixel % WIDTH, m = filter + piece * PER_PIECE;
         const bool valid = h < g.oh && w < g.ow && m < g.m;
         start_copy((Piece*)(to + place_of(pixel, piece)),
                    (const Piece*)(dy + (valid ? ((tile.image * g.oh + h) * g.ow + w) * g.m + m : 0)), valid);
@@ -92,7 +94,7 @@ struct Coming {
             const IMAGE* from = x + (inside ? (tile.image * g.h + h) * width + first : 0);
             piece[i] = {};
 #pragma unroll
-            for (int e = 0; e < EACH; ++e)
+            for (int e = 0; e < PER_PIECE; ++e)
                 if (inside && e < FOLD * g.c && (unsigned)(first + e) < (unsigned)width) piece[i].v[e] = from[e];
         }
     }
@@ -113,7 +115,7 @@ struct Coming {
             const int h = row_of(g, tile, at), w = column_of(g, tile, at);
             const bool valid = (unsigned)h < (unsigned)g.h && (unsigned)w < (unsigned)g.w;
             const IMAGE* from = x + (valid ? ((tile.image * g.h + h) * g.w + w) * g.c : 0);
-            for (int c = 0; c < g.c; ++c) start_copy(to + at * EACH + c, from + (valid ? c : 0), valid);
+            for (int c = 0; c < g.c; ++c) start_copy(to + at * PER_PIECE + c, from + (valid ? c : 0), valid);
         }
     }
 };
@@ -127,7 +129,7 @@ __device__ __forceinline__ void multiply(float (&sums)[COLUMNS][TALL][4], const 
 #if PRECISION == BF16
     const int within = lane % 8 + lane / 8 % 2 * 8;                      // of x, a lane's row for ldmatrix
 #pragma unroll
-    for (int s = 0; s < OWN_PAIRS; ++s) at[s] = meets(2 * (half * OWN_PAIRS + s) + lane / 16) * EACH;
+    for (int s = 0; s < OWN_PAIRS; ++s) at[s] = meets(2 * (half * OWN_PAIRS + s) + lane / 16) * PER_PIECE;
 #pragma unroll 1
     for (int first = share * 16; first < PIXELS; first += SHARES * 16) {
         unsigned a[TALL][4];
@@ -135,13 +137,13 @@ __device__ __forceinline__ void multiply(float (&sums)[COLUMNS][TALL][4], const 
 #pragma unroll
         for (int t = 0; t < TALL; ++t)
             load_transposed(a[t], of_dy + place_of(pixel, (rows + t * 16) / 8 + lane / 8 % 2));
-        const IMAGE* met = of_x + ((first + within) / WIDTH * SH * LINE + (first + within) % WIDTH) * EACH;
+        const IMAGE* met = of_x + ((first + within) / WIDTH * SH * LINE + (first + within) % WIDTH) * PER_PIECE;
 #pragma unroll
         for (int r = 0; r < KH; ++r)
 #pragma unroll
             for (int s = 0; s < OWN_PAIRS; ++s) {
                 unsigned b[4];
-                load_transposed(b, met + at[s] + r * LINE * EACH);
+                load_transposed(b, met + at[s] + r * LINE * PER_PIECE);
 #pragma unroll
                 for (int tap = 0; tap < 2; ++tap)
 #pragma unroll
@@ -151,7 +153,7 @@ __device__ __forceinline__ void multiply(float (&sums)[COLUMNS][TALL][4], const 
 #else
     const int within = lane % 4, own = lane / 4;
 #pragma unroll
-    for (int s = 0; s < OWN_PAIRS; ++s) at[s] = meets(2 * (half * OWN_PAIRS + s) + own / 4) * EACH + own % 4;
+    for (int s = 0; s < OWN_PAIRS; ++s) at[s] = meets(2 * (half * OWN_PAIRS + s) + own / 4) * PER_PIECE + own % 4;
 #pragma unroll 1
     for (int eight = share; eight < PIXELS / 8; eight += SHARES) {
         const int pixel = eight * 8 + 2 * within, row = pixel / WIDTH, column = pixel % WIDTH;
@@ -165,13 +167,13 @@ __device__ __forceinline__ void multiply(float (&sums)[COLUMNS][TALL][4], const 
                 a[t][e * 2] = tf32(two.v[0]);
                 a[t][e * 2 + 1] = tf32(two.v[1]);
             }
-        const IMAGE* met = of_x + (row * SH * LINE + column) * EACH;
+        const IMAGE* met = of_x + (row * SH * LINE + column) * PER_PIECE;
 #pragma unroll
         for (int r = 0; r < KH; ++r)
 #pragma unroll
             for (int s = 0; s < OWN_PAIRS; ++s) {
-                const IMAGE* from = met + at[s] + r * LINE * EACH;
-                const unsigned b[2] = {tf32(from[0]), tf32(from[EACH])};
+                const IMAGE* from = met + at[s] + r * LINE * PER_PIECE;
+                const unsigned b[2] = {tf32(from[0]), tf32(from[PER_PIECE])};
 #pragma unroll
                 for (int t = 0; t < TALL; ++t) mma(sums[r * OWN_PAIRS + s][t], a[t], b);
             }
@@ -200,7 +202,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     Coming coming;
     if (PRECISION != BF16)                                               // absent channels are zero
         for (int i = threadIdx.x; i < STAGES * LINES * LINE; i += THREADS_PER_BLOCK)
-            for (int c = g.c; c < EACH; ++c) memory[i / (LINES * LINE) * STAGE + OF_DY + i % (LINES * LINE) * EACH + c] = 0;
+            for (int c = g.c; c < PER_PIECE; ++c)
+                memory[i / (LINES * LINE) * STAGE + OF_DY + i % (LINES * LINE) * PER_PIECE + c] = 0;
 #pragma unroll 1
     for (int ahead = 0; ahead < STAGES - 1; ++ahead) {
         if (first + ahead < last) {

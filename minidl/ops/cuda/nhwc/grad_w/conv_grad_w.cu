@@ -83,13 +83,13 @@ struct Job {
     }
 
     __device__ __forceinline__ void copy_image(int chunk) const {
-        constexpr int EACH = X_COPY / (int)sizeof(IMAGE);
+        constexpr int PER_PIECE = X_COPY / (int)sizeof(IMAGE);
         int first = firsts[threadIdx.x], slot = first >> 16, number = first & 0xffff;
         const int* pixels = this->pixels + chunk % 2 * slots_in_chunk;
         int limit = p.whole ? p.w * p.c : channels;
         IMAGE* images = (IMAGE*)(this->images + chunk % STAGES * image_stage) + p.offset;
         while (slot < slots_in_chunk) {
-            int pixel = pixels[slot], c = number * EACH;
+            int pixel = pixels[slot], c = number * PER_PIECE;
             bool valid = pixel >= 0 && c < limit;
             copy_bytes<X_COPY>(images + slot * p.slot + c, valid ? x + pixel * p.c + channel + c : x, valid);
             number += p.step_number;
@@ -102,7 +102,7 @@ struct Job {
     }
 
     __device__ __forceinline__ void copy_gradients(int chunk) const {
-        constexpr int EACH = DY_COPY / (int)sizeof(IMAGE), COPIES = PIXELS * DY_COPIES;
+        constexpr int PER_PIECE = DY_COPY / (int)sizeof(IMAGE), COPIES = PIXELS * DY_COPIES;
         int row = chunk * p.rows, column = 0, live = imin(p.rows, p.n * p.oh - row) * p.across;
         if (p.segments > 1) {
             row = chunk / p.segments;
@@ -113,7 +113,7 @@ struct Job {
         unsigned char* gradients = this->gradients + chunk % STAGES * DY_STAGE;
 #pragma unroll 2
         for (int first = 0; first < COPIES; first += THREADS_PER_BLOCK) {
-            int i = first + threadIdx.x, pixel = i / DY_COPIES, f = i % DY_COPIES * EACH;
+            int i = first + threadIdx.x, pixel = i / DY_COPIES, f = i % DY_COPIES * PER_PIECE;
             bool valid = pixel < live && filter + f < p.m;
             unsigned char* to = gradients + (HALF ? f / 8 * BLOCK8 + pixel * 16 + f % 8 * 2 : (pixel * FILTERS + f) * 4);
             if (COPIES % THREADS_PER_BLOCK == 0 || i < COPIES)

@@ -131,12 +131,12 @@ extern "C" __global__ void __launch_bounds__(256, 2)
                         const STORE* __restrict__ x, const float* mean, const float* rstd, STORE* __restrict__ gz,
                         float* __restrict__ parts, PixelRuns g) {
     const Walk walk(g);
-    Run center = {}, slope = {};
+    Run center = {}, deviation = {};
     if (walk.channel < g.channels) {
         center = known(mean, walk.channel, 0.0f);
-        slope = known(rstd, walk.channel, 1.0f);
+        deviation = known(rstd, walk.channel, 1.0f);
     }
-    add_up<2>(Products<false>{gy, other, y, x, gz, center, slope, slope, slope}, parts, g);
+    add_up<2>(Products<false>{gy, other, y, x, gz, center, deviation, deviation, deviation}, parts, g);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 3)
@@ -144,16 +144,16 @@ extern "C" __global__ void __launch_bounds__(256, 3)
                               const float* w, const float* b, const float* mean, const float* rstd,
                               STORE* __restrict__ gz, float* __restrict__ parts, PixelRuns g) {
     const Walk walk(g);
-    Run center = {}, slope = {}, scale = {}, bias = {};
+    Run center = {}, deviation = {}, scale = {}, bias = {};
     if (walk.channel < g.channels) {
         center = known(mean, walk.channel, 0.0f);
-        slope = known(rstd, walk.channel, 1.0f);
+        deviation = known(rstd, walk.channel, 1.0f);
         scale = known(w, walk.channel, 1.0f);
         bias = known(b, walk.channel, 0.0f);
 #pragma unroll
-        for (int i = 0; i < WIDE; ++i) scale.v[i] *= slope.v[i];
+        for (int i = 0; i < WIDE; ++i) scale.v[i] *= deviation.v[i];
     }
-    add_up<2, 2>(Products<true>{gy, other, nullptr, x, gz, center, slope, scale, bias}, parts, g);
+    add_up<2, 2>(Products<true>{gy, other, nullptr, x, gz, center, deviation, scale, bias}, parts, g);
 }
 
 // gx = rstd * w * (gz - mean of gz - z * mean of gz * z); sums (2, channels): of gz, and of gz * z.
@@ -164,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     const Walk walk(g);
     if (walk.channel >= g.channels) return;
     const Run center = known(mean, walk.channel, 0.0f);
-    Run off = known(sums, walk.channel, 0.0f), slope = known(sums + g.channels, walk.channel, 0.0f);
+    Run off = known(sums, walk.channel, 0.0f), product = known(sums + g.channels, walk.channel, 0.0f);
     Run scale = known(rstd, walk.channel, 1.0f);
     const float share = 1.0f / g.rows;
 #pragma unroll
@@ -172,10 +172,10 @@ extern "C" __global__ void __launch_bounds__(256, 2)
         const int channel = walk.channel + i;
         if (blockIdx.x == 0 && threadIdx.x < g.lanes) {
             gb[channel] = off.v[i];
-            gw[channel] = slope.v[i];
+            gw[channel] = product.v[i];
         }
         off.v[i] *= share;
-        slope.v[i] *= share * scale.v[i];
+        product.v[i] *= share * scale.v[i];
         if (w) scale.v[i] *= w[channel];
     }
 #pragma unroll 2
@@ -185,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
         const Run values = load(x + at);
 #pragma unroll
         for (int i = 0; i < WIDE; ++i)
-            run.v[i] = (run.v[i] - off.v[i] - (values.v[i] - center.v[i]) * slope.v[i]) * scale.v[i];
+            run.v[i] = (run.v[i] - off.v[i] - (values.v[i] - center.v[i]) * product.v[i]) * scale.v[i];
         store(gx + at, run);
     }
 }

@@ -197,13 +197,13 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
         __syncthreads();
         for (int step = share; step < steps; step += SHARES) {
             // Of the 8 pixels of a row a product's column k < 4 is pixel 2*k, k >= 4 is 2*(k - 4) + 1: neighbours in a lane
-            unsigned slope[ROWS][PARTS][4];
+            unsigned gradient[ROWS][PARTS][4];
 #pragma unroll
             for (int e = 0; e < ROWS * 4; ++e) {
                 REAL value = next.at(e / 4, e % 2, e / 2 % 2);
                 bias[e % 2] += value;
 #pragma unroll
-                for (int part = 0; part < PARTS; ++part) slope[e / 4][part][e % 4] = part_of(value, part);
+                for (int part = 0; part < PARTS; ++part) gradient[e / 4][part][e % 4] = part_of(value, part);
             }
             int after = step + SHARES;
             if (after < steps) next.fetch(gy, y, image, m0, after / across * ROWS, after % across * 8 + within * 2, p);
@@ -218,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
                         pixel[e / 2][e % 2] = __float_as_uint(row[e / 2 * padded_size + (c * PH + r) * PW + e % 2]);
 #pragma unroll
                     for (int i = 0; i < ROWS; ++i)
-                        if (r >= i && r - i < KH) products(sum[c * KH + r - i], slope[i], pixel);
+                        if (r >= i && r - i < KH) products(sum[c * KH + r - i], gradient[i], pixel);
                 }
         }
     }
