@@ -488,7 +488,7 @@ def test_rows_in_several_chunks_are_those_of_one(name: str, shape: tuple[int, ..
 def test_reductions_over_any_axes(axes: tuple[int, ...], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By blocks, halves and columns from the first terms on, in any order in memory, and as in NumPy with NaN."""
     for constant, value in (("MAX_PLAIN_TERMS", 0), ("BLOCK", 2), ("WIDE", 30), ("MAX_SHORT", 3), ("MAX_HALVED", 8),
-                            ("MAX_DOT_TERMS", 4)):
+                            ("MAX_DOT_TERMS", 4), ("LONG", 70)):
         monkeypatch.setattr(along, constant, value)
     x = np.random.default_rng(4).standard_normal((3, 5, 1, 4, 7))
     holes = np.where(x > 2, np.nan, x)
@@ -498,6 +498,15 @@ def test_reductions_over_any_axes(axes: tuple[int, ...], name: str, monkeypatch:
             got = getattr(k, name)(each, axes, keepdims)
             assert got.shape == want.shape
             close(got, want)
+
+
+@pytest.mark.parametrize("shape", [(1 << 20,), (3, 40_001), (9, 8192)], ids=str)
+def test_products_of_many_numbers_near_1(shape: tuple[int, ...]) -> None:
+    """Half of the products of two neighbours are ties, which float32 rounds to the same side."""
+    near = np.exp2(np.random.default_rng(0).standard_normal(shape) / shape[-1]).astype(np.float32)
+    np.testing.assert_allclose(k.prod(near, (len(shape) - 1,)), np.prod(near.astype(float), axis=-1), rtol=3e-4)
+    if shape[-1] > along.LONG:
+        np.testing.assert_allclose(k.prod(near, (len(shape) - 1,)), np.prod(near.astype(float), axis=-1), rtol=2e-7)
 
 
 @pytest.mark.parametrize("dtype", [bool, np.int64, np.uint8])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -683,3 +684,12 @@ def test_long_sets_have_several_blocks(shape: tuple[int, ...], axis: tuple[int, 
     assert plan.grid >= blocks
     assert (2 if plan.splits > 1 else 1) == launches
     assert plan.splits * plan.chunk >= plan.size
+
+
+def test_teams_are_parts_of_a_warp_or_blocks() -> None:
+    """What kernels require of them (teams.cuh, rows.cuh): two teams of 128 threads would share one sum."""
+    sizes = sorted({max(1, (1 << i) + more) for i in range(21) for more in (-1, 0, 1, 6)})
+    for rows, size, neighbours, tiled in itertools.product(sizes, sizes, (1, 2, 33, 5000), (False, True)):
+        lanes, across, splits, chunk = teams.teams_of(rows, size, neighbours, tiled=tiled)
+        assert lanes * across in (1, 2, 4, 8, 16, 32, 256), (rows, size, neighbours, tiled)
+        assert splits * chunk >= size

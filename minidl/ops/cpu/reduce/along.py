@@ -17,6 +17,8 @@ MAX_PLAIN_TERMS = 128                      # for which NumPy's way will do, each
 MAX_PLAIN_SUMS = 1 << 8                    # results
 BLOCK = 32                                 # terms that are reduced one after the other
 WIDE = 1 << 9                              # elements of a loop
+LONG = 1 << 13                             # of a row whose product is taken in float64: half of the products of
+                                           # numbers near 1 are halfway between two, and are rounded to the same side
 MAX_SHORT = 16                             # elements of a row, which are taken by columns, and
 MAX_HALVED = 1 << 7                        # of one whose halves are reduced first: a loop costs as much as 100 elements
 MAX_DOT_TERMS = 1 << 9                     # that BLAS adds up: of many it loses a digit. NumPy keeps the interpreter
@@ -86,6 +88,10 @@ def _rows(ufunc: np.ufunc, x: Array) -> Array:
     if plainly and (x.shape[1] > MAX_SHORT or len(x) < MAX_SHORT):
         by_blas = ufunc is np.add and x.dtype.char in "fd" and x.strides[1] == x.itemsize
         return dots(x) if by_blas else ufunc.reduce(x, axis=1)
+    if x.shape[1] > LONG:
+        whole = x.shape[1] // WIDE * WIDE
+        y = ufunc.reduce(x[:, :whole].reshape(len(x), -1, WIDE), axis=1, dtype=np.float64)
+        return _rows(ufunc, np.concatenate([y, x[:, whole:]], 1)).astype(x.dtype)
     while x.shape[1] > MAX_SHORT:
         half = x.shape[1] // 2
         y = ufunc(x[:, :half], x[:, half:2 * half])

@@ -18,7 +18,7 @@ MAX_SPLITS = 1 << 12
 WARP = NEIGHBOURS = 32                     # sets beside each other in memory, which threads of a warp read,
 SECTOR = 8                                 # and if the array is of at most so many numbers, which a cache holds: more
 CACHED = 1 << 18                           # blocks of fewer sets, each with more threads
-MAX_ALONE = 8                                    # elements that a thread reads alone where there are enough threads
+MAX_ALONE = 8                              # elements that a thread reads alone where there are enough threads
 
 
 def teams_of(rows: int, size: int, neighbours: int, most: int = MAX_SPLITS,
@@ -38,7 +38,7 @@ def teams_of(rows: int, size: int, neighbours: int, most: int = MAX_SPLITS,
     else:
         lanes = launch.lanes_per_row(size)
         while lanes > 1 and size * 2 <= MAX_ALONE * lanes and rows * lanes > MAX_THREADS:
-            lanes //= 2
+            lanes = min(WARP, lanes // 2)
     wanted = min(most, launch.blocks(size, ELEMENTS_PER_THREAD * lanes), MAX_THREADS // (max(1, rows) * lanes) or 1)
     alone = wanted <= 2 or lanes * across not in (1, launch.THREADS)
     chunk = size if alone else launch.blocks(size, wanted)
