@@ -198,7 +198,6 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "accuracy cuda nets": runs(accuracy.report, "accuracy_cuda_nets", "accuracy_cuda_tensor_cores"),
     "step cpu": runs(train_step.report, *CPU_STEPS),
     "step cpu nets": runs(train_step.report, "step_cpu_nets"),
-    "step cuda eager": runs(train_step.report, "step_cuda_eager_1", "step_cuda_eager_2"),
     "step cuda compiled": runs(train_step.report, *COMPILED_STEPS),
     "step cuda nets": runs(train_step.report, "step_cuda_resnet", "step_cuda_cifar10", "step_cuda_alexnet"),
     "step cuda tensor cores": runs(train_step.report, *(f"step_cuda_tensor_cores{net}" for net in (
