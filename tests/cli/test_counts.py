@@ -360,7 +360,7 @@ def test_what_cannot_be_counted_is_one_line(flags: list[str], message: str, caps
 def test_a_shape_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["emulate", "softmax", "--shape", "2xn"])
-    assert "'2xn' is no list of shapes, such as 4x6x28x28,16x6x5x5" in capsys.readouterr().err
+    assert "'2xn' is not a list of shapes, such as 4x6x28x28,16x6x5x5" in capsys.readouterr().err
 
 
 def test_without_a_compiler_own_kernels_say_so(monkeypatch: pytest.MonkeyPatch,
