@@ -2,7 +2,7 @@
 
     python tests/random_fusions.py --nets 2000 --processes 16 [--precision bf16] [--seconds 500]
     python tests/random_fusions.py --nets 500 --first 1500 ...               # the last quarter of them, on a fourth GPU
-    python tests/random_fusions.py --faults --nets 60 --processes 16         # which planted faults are found
+    python tests/random_fusions.py --faults --nets 500 --processes 20 [--fault NAME]    # which planted faults are found
 
 Sizes leave rows and columns over, strides are unlike windows, channels odd, batches from 1 to 513. Four steps from
 the same parameters run eagerly and compiled, of which two are replays: loss, gradients, buffers and parameters are
@@ -47,6 +47,7 @@ OF_REGIONS = ("nn.ReLU()", "nn.Tanh()", "nn.Sigmoid()", "nn.ScaledTanh()")
 ACTIVATIONS = (*OF_REGIONS, "nn.ReLU()", "nn.GELU()", "nn.SiLU()", "nn.LeakyReLU(0.2)", "nn.ELU()", "nn.Softplus()",
                "nn.Hardsigmoid()")
 STEPS = 4
+TRIED = 20                                 # nets that one process tries against a planted fault
 Notes = list[dict[str, np.ndarray]]
 
 
@@ -282,7 +283,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "conv_grad_w, a line": (
         "fp32", "for (int i = team; i < G::H; i += TEAMS) {",
         "for (int i = team; i < G::H - 1; i += TEAMS) {"),
-    "conv_grad_w, later images": ("fp32", "part[k] = first ? sum[f][q] : part[k] + sum[f][q];", "part[k] = sum[f][q];"),
+    "conv_grad_w, later images": ("fp32", "REAL total = first ? (REAL)0 : part[k];", "REAL total = 0;"),
     "conv_grad_b": (
         "fp32", "k < G::H * G::W; k += TEAMS * 32) sum += gy",
         "k < G::H * G::W - 1; k += TEAMS * 32) sum += gy"),
@@ -306,9 +307,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "fp32", "for (int o = team; o < OUT; o += TEAMS) {\n            Pack<V> weight",
         "for (int o = team; o < OUT - 1; o += TEAMS) {\n            Pack<V> weight"),
     "cross_entropy, smoothing": ("fp32", "- smoothing / (REAL)K - target", "- target"),
-    "warp_most": (
-        "fp32", "x = other > x || other != other ? other : x;",
-        "x = other < x || other != other ? other : x;"),
+    "warp_most": ("fp32", "x = other > x || other != other ? other : x;", "x += other;"),
     # sums.cuh
     "sums, product": (
         "fp32", "for (int k = 0; k < N; k += STEP) {",
@@ -459,17 +458,38 @@ def plant(name: str) -> str:
     return precision
 
 
-def find(task: tuple[str, range, str, float]) -> tuple[str, str, int]:
-    """(fault, the first net that finds it, or "", nets tried, until a time)"""
-    name, numbers, device, until = task
+def find(task: tuple[str, range, str, Any, float]) -> tuple[str, str, int]:
+    """(fault, the first of these nets that finds it, or "", nets tried until a time, or another task found it)"""
+    name, numbers, device, found, until = task
+    if name in found or time.time() > until:
+        return name, "", 0
     precision = plant(name)
     for tried, number in enumerate(numbers):
-        if time.time() > until:
+        if name in found or time.time() > until:
             return name, "", tried
         share, where, _ = compare(net(number), device, precision)
         if share > 1:
             return name, f"net {number}, {where}: {share:.3g} of its limit", tried + 1
     return name, "", len(numbers)
+
+
+def find_all(given: argparse.Namespace, numbers: range) -> int:
+    """Nets in runs of TRIED, each of a process of its own: the first run for all faults, then the next."""
+    context = multiprocessing.get_context("spawn")
+    tried = dict.fromkeys((name for name in FAULTS if not given.fault or name in given.fault), 0)
+    with context.Manager() as manager, context.Pool(given.processes, maxtasksperchild=1) as pool:
+        found, until = manager.dict(), time.time() + given.seconds
+        tasks = [(name, numbers[first:first + TRIED], given.device, found, until)
+                 for first in range(0, len(numbers), TRIED) for name in tried]
+        for name, where, nets in pool.imap_unordered(find, tasks, 1):
+            tried[name] += nets
+            if where and name not in found:
+                found[name] = where
+                print(f"{name:40} {where}; {tried[name]} nets tried", flush=True)
+        left = [name for name in tried if name not in found]
+    print(*(f"{name:40} NOT FOUND by {tried[name]} nets" for name in left), sep="\n")
+    print(f"{len(tried) - len(left)} of {len(tried)} planted faults are found by {len(numbers)} nets")
+    return 0
 
 
 def differs(task: tuple[int, str, str]) -> tuple[int, str, float, str, list[str]]:
@@ -487,18 +507,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=math.inf, help="end after so long")
     parser.add_argument("--net", type=int, help="run and print this one alone")
     parser.add_argument("--faults", action="store_true", help="which planted faults so many nets find")
+    parser.add_argument("--fault", action="append", metavar="NAME", choices=list(FAULTS), help="of these alone")
     given = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     numbers = range(given.first, given.first + given.nets) if given.net is None else range(given.net, given.net + 1)
-    if given.faults:
-        with context.Pool(given.processes, maxtasksperchild=1) as pool:
-            until, found, left = time.time() + given.seconds, 0, 0
-            for name, where, tried in pool.imap_unordered(find, [(name, numbers, given.device, until)
-                                                                 for name in FAULTS], 1):
-                print(f"{name:28} {where or f'NOT FOUND by {tried} nets'}", flush=True)
-                found, left = found + bool(where), left + (not where and tried < len(numbers))
-        print(f"{found} of {len(FAULTS)} planted faults are found by {len(numbers)} nets; {left} were given up before")
-        return 0
+    if given.faults or given.fault:
+        return find_all(given, numbers)
     tasks = [(number, given.device, precision) for number in numbers for precision in given.precision or ROUNDING]
     shares: dict[str, list[float]] = {}
     calls: dict[str, int] = {}
