@@ -128,18 +128,21 @@ def test_scratch_of_one_shape_leaves_nothing_for_the_next() -> None:
 
 @pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (1, (2, 3)), (2, 1)])
 @pytest.mark.parametrize("padding", [0, 1, ((1, 2), (0, 3)), ((4, 0), (5, 2))], ids=str)
-@pytest.mark.parametrize(("n", "maps"), [(0, 1), (3, 1), (70, 1), (3, 2)])
-def test_groups_of_one_channel_equal_the_formula(n: int, maps: int, padding: Any, stride: int, dilation: Any) -> None:
+@pytest.mark.parametrize(("n", "maps", "channels"), [(0, 1, 1), (3, 1, 1), (70, 1, 1), (3, 2, 1), (3, 1, 2), (5, 3, 2)])
+@pytest.mark.parametrize("budget", [1, 1 << 21], ids=["chunks", "at once"])
+def test_thin_groups_equal_the_formula(n: int, maps: int, channels: int, padding: Any, stride: int, dilation: Any,
+                                       budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of images that are channels of larger arrays, in one chunk and in several."""
+    monkeypatch.setattr(conv.grouped, "BUFFER_BYTES", budget)
     rng = np.random.default_rng(10)
-    x, w, b = (rng.standard_normal((n, 7, 40, 9))[:, 1:4], rng.standard_normal((3 * maps, 1, 3, 2)),
-               rng.standard_normal(3 * maps))
-    g = conv_geometry(x.shape, w.shape, b.shape, stride, padding, "auto", 3, dilation)
+    x, w, b = (rng.standard_normal((n, 9, 40, 9))[:, 1:1 + 3 * channels],
+               rng.standard_normal((3 * maps, channels, 3, 2)), rng.standard_normal(3 * maps))
+    g = conv_geometry(x.shape, w.shape, b.shape, stride, padding, "grouped", 3, dilation)
     gy = rng.standard_normal((n, 4 * maps, g.oh, g.ow))[:, :3 * maps]
     made = [k.conv2d(x, w, b, g), k.conv2d_grad_x(gy, w, g), k.conv2d_grad_w(gy, x, g)]
-    one = g._replace(c=1, m=maps, groups=1)
+    one = g._replace(c=channels, m=maps, groups=1)
     for group in range(3):
-        c, m = slice(group, group + 1), slice(group * maps, group * maps + maps)
+        c, m = slice(group * channels, group * channels + channels), slice(group * maps, group * maps + maps)
         close(made[0][:, m], conv.direct.y(x[:, c], w[m], b[m], one))
         close(made[1][:, c], conv.direct.dx(gy[:, m], w[m], one))
         close(made[2][m], conv.direct.dw(gy[:, m], x[:, c], one))

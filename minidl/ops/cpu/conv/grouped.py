@@ -1,8 +1,8 @@
 """Convolution in thin groups, where a filter reads few channels: an element of all filters at a time, as in direct.py.
 
-Where a group has one channel and one filter, and the stride is 1, a product of matrices adds up the elements: what one
-of them reads of an image within zeros is the image, that much further on. What comes round from the next line is
-computed too, and left out.
+At stride 1 a product of matrices adds up the elements of a filter's row, for all rows of all filters of a group: what
+one of them reads of an image within zeros is the image, that much further on. The results of the rows are added up,
+each some lines further on. What comes round from the next line is computed too, and left out.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from ...common.geometry import ConvGeometry
 from ...common.primitives import Array
 from ..parallel import empty, images_per_chunk, parallel_for, scratch
 from .direct import crop, pad, padded_zeros, under
+
+BUFFER_BYTES = 1 << 21                     # of what is read and made of some groups at a time
 
 
 def _apart(a: Array, g: ConvGeometry) -> Array:
@@ -34,49 +36,65 @@ def _product(w: Array, x: Array) -> Array:
 
 
 # ---------------------------------------------------------------- shifts
-def _shifted(g: ConvGeometry) -> bool:
-    return g.c == g.m == g.groups and (g.sh, g.sw) == (1, 1)
-
-
 def _rows(x: Array, g: ConvGeometry, top: int, left: int, high: int, wide: int) -> Array:
-    """(c,taps,high * wide): an image (c,h,w) within zeros, as each filter element reads it. Copied: BLAS takes no rows
-    that lie one within the other."""
-    c, h, w = x.shape
-    size, item = high * wide, x.itemsize
-    framed = scratch("framed", (c, size + (g.kh - 1) * g.dh * wide + (g.kw - 1) * g.dw), x.dtype)
+    """(c,kw,n * high * wide and what filters reach beyond): images (n,c,h,w) within zeros, as each column of the
+    filters reads them. Copied: BLAS takes no rows that lie one within the other."""
+    n, c, h, w = x.shape
+    size, item = n * high * wide, x.itemsize
+    reached = size + (g.kh - 1) * g.dh * wide
+    framed = scratch("framed", (c, reached + (g.kw - 1) * g.dw), x.dtype)
     framed[...] = 0
-    framed[:, :size].reshape(c, high, wide)[:, top:top + h, left:left + w] = x
-    rows = scratch("rows", (c, g.kh, g.kw, size), x.dtype)
-    rows[...] = np.ndarray(rows.shape, x.dtype, framed, 0, (framed.strides[0], g.dh * wide * item, g.dw * item, item))
-    return rows.reshape(c, -1, size)
+    framed[:, :size].reshape(c, n, high, wide)[:, :, top:top + h, left:left + w] = x.swapaxes(0, 1)
+    rows = scratch("rows", (c, g.kw, reached), x.dtype)
+    rows[...] = np.ndarray(rows.shape, x.dtype, framed, 0, (framed.strides[0], g.dw * item, item))
+    return rows
 
 
-def _blocks(g: ConvGeometry, size: int, itemsize: int) -> list[slice]:
-    """Of channels whose rows stay in a cache."""
-    each = images_per_chunk(g.kh * g.kw * size * itemsize)
-    return [slice(first, first + each) for first in range(0, g.c, each)]
+def _chunks(g: ConvGeometry, high: int, wide: int, itemsize: int) -> tuple[int, list[slice]]:
+    """Groups, and images, whose rows stay in a cache: small images together, since a call for each takes longer."""
+    each = (g.c // g.groups * g.kw + g.m // g.groups * g.kh) * high * wide * itemsize
+    images = min(max(1, g.n), images_per_chunk(each, BUFFER_BYTES))
+    return images_per_chunk(images * each, BUFFER_BYTES), [slice(i, i + images) for i in range(0, g.n, images)]
 
 
-def _sums_of_shifts(x: Array, w: Array, out: Array, g: ConvGeometry, top: int, left: int, high: int,
+def _sums_of_shifts(x: Array, w: Array, b: Array | None, out: Array, g: ConvGeometry, top: int, left: int, high: int,
                     wide: int) -> None:
-    """out (n,c,oh,ow): at each place the products of w (c,1,kh,kw) and what its elements read."""
-    oh, ow = out.shape[2:]
-    filters = np.ascontiguousarray(w).reshape(g.c, 1, -1)
-    for block in _blocks(g, high * wide, x.itemsize):
-        for image, made in zip(x[:, block], out[:, block], strict=True):
-            sums = np.matmul(filters[block], _rows(image, g, top, left, high, wide))
-            made[...] = sums.reshape(-1, high, wide)[:, :oh, :ow]
+    """out (n,m,oh,ow): at each place the products of w (groups,m / groups,c / groups,kh,kw) and what its elements
+    read."""
+    groups, m, c = w.shape[:3]
+    (oh, ow), down = out.shape[2:], g.dh * wide
+    filters = np.ascontiguousarray(w.transpose(0, 3, 1, 2, 4)).reshape(groups, g.kh * m, c * g.kw)
+    chunk, images = _chunks(g, high, wide, x.itemsize)
+
+    def work(i: int, j: int) -> None:
+        for some in images:
+            rows = _rows(x[some, i * c:j * c], g, top, left, high, wide).reshape(j - i, c * g.kw, -1)
+            # sums that filter rows begin lie in lines that are long: in short ones NumPy adds a quarter as fast
+            parts = scratch("parts", (g.kh, j - i, rows.shape[2]) if m == 1 else (j - i, g.kh, m * rows.shape[2]),
+                            x.dtype)
+            turned = parts.swapaxes(0, 1)
+            np.matmul(filters[i:j], rows, out=turned if m == 1 else parts.reshape(j - i, g.kh * m, -1))
+            first, *others = parts.reshape(g.kh, 1, -1) if m == 1 else turned
+            for p, other in enumerate(others, 1):
+                first[:, :-p * down] += other[:, p * down:]
+            sums = first.reshape((j - i) * m, -1)[:, :rows.shape[2] - (g.kh - 1) * down]
+            if b is not None:
+                sums += b[i * m:j * m, None]
+            out[some, i * m:j * m] = sums.reshape(len(sums), -1, high, wide)[:, :, :oh, :ow].swapaxes(0, 1)
+
+    parallel_for(groups, chunk, work)
+
+
+def _by_group(w: Array, g: ConvGeometry) -> Array:
+    return w.reshape(g.groups, -1, *w.shape[1:])
 
 
 # ---------------------------------------------------------------- the directions
 def y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
-    y, filters = empty((g.n, g.m, g.oh, g.ow), x.dtype), w.reshape(g.groups, -1, *w.shape[1:])
-    high, wide = g.h + g.top + g.bottom, g.w + g.left + g.right
-
-    def shifted(i: int, j: int) -> None:
-        _sums_of_shifts(x[i:j], w, y[i:j], g, g.top, g.left, high, wide)
-        if b is not None:
-            y[i:j] += b[:, None, None]
+    y, filters = empty((g.n, g.m, g.oh, g.ow), x.dtype), _by_group(w, g)
+    if (g.sh, g.sw) == (1, 1):
+        _sums_of_shifts(x, filters, b, y, g, g.top, g.left, g.h + g.top + g.bottom, g.w + g.left + g.right)
+        return y
 
     def work(i: int, j: int) -> None:
         xp, out = pad(x[i:j], g), _apart(y[i:j], g)
@@ -85,17 +103,17 @@ def y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
             for q in range(g.kw):
                 out += _product(filters[..., p, q], _apart(under(xp, p, q, g), g))
 
-    parallel_for(g.n, _chunk(g, x.itemsize), shifted if _shifted(g) else work)
+    parallel_for(g.n, _chunk(g, x.itemsize), work)
     return y
 
 
 def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
-    dx, filters = empty((g.n, g.c, g.h, g.w), gy.dtype), w.reshape(g.groups, -1, *w.shape[1:]).swapaxes(1, 2)
-    top, left = (g.kh - 1) * g.dh - g.top, (g.kw - 1) * g.dw - g.left
-    high, wide = g.h + (g.kh - 1) * g.dh, g.w + (g.kw - 1) * g.dw
-
-    def shifted(i: int, j: int) -> None:
-        _sums_of_shifts(gy[i:j], w[:, :, ::-1, ::-1], dx[i:j], g, top, left, high, wide)
+    dx, filters = empty((g.n, g.c, g.h, g.w), gy.dtype), _by_group(w, g).swapaxes(1, 2)
+    high, wide = (g.kh - 1) * g.dh, (g.kw - 1) * g.dw
+    # with more padding than filters reach there are gradients that no pixel has
+    if (g.sh, g.sw) == (1, 1) and min(high - g.top, wide - g.left, high - g.bottom, wide - g.right) >= 0:
+        _sums_of_shifts(gy, filters[..., ::-1, ::-1], None, dx, g, high - g.top, wide - g.left, g.h + high, g.w + wide)
+        return dx
 
     def work(i: int, j: int) -> None:
         dxp, maps = padded_zeros(j - i, gy.dtype, g), _apart(gy[i:j], g)
@@ -105,25 +123,13 @@ def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
                 part += _product(filters[..., p, q], maps).reshape(part.shape)
         dx[i:j] = crop(dxp, g)
 
-    # with more padding than filters reach there are gradients that no pixel has
-    parallel_for(g.n, _chunk(g, gy.itemsize), shifted if _shifted(g) and min(
-        top, left, (g.kh - 1) * g.dh - g.bottom, (g.kw - 1) * g.dw - g.right) >= 0 else work)
+    parallel_for(g.n, _chunk(g, gy.itemsize), work)
     return dx
 
 
 def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
-    high, wide = g.h + g.top + g.bottom, g.w + g.left + g.right
-
-    def shifted(i: int, j: int) -> Array:
-        part = np.zeros((g.m, g.kh * g.kw, 1), gy.dtype)
-        for block in _blocks(g, high * wide, gy.itemsize):
-            for image, gradients in zip(x[i:j, block], gy[i:j, block], strict=True):
-                maps = scratch("maps", (len(gradients), high, wide), gy.dtype)
-                maps[...] = 0
-                maps[:, :g.oh, :g.ow] = gradients
-                part[block] += np.matmul(_rows(image, g, g.top, g.left, high, wide),
-                                         maps.reshape(len(gradients), -1, 1))
-        return part.reshape(g.groups, 1, 1, g.kh, g.kw)
+    if (g.sh, g.sw) == (1, 1):
+        return _products_of_shifts(gy, x, g)
 
     def work(i: int, j: int) -> Array:
         xp, maps = pad(x[i:j], g), _apart(gy[i:j], g)
@@ -136,6 +142,28 @@ def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
         return part
 
     dw = np.zeros((g.groups, g.m // g.groups, g.c // g.groups, g.kh, g.kw), gy.dtype)
-    for part in parallel_for(g.n, _chunk(g, gy.itemsize), shifted if _shifted(g) else work):
+    for part in parallel_for(g.n, _chunk(g, gy.itemsize), work):
         dw += part                         # in the order of the images, whoever was first
     return dw.reshape(g.m, -1, g.kh, g.kw)
+
+
+def _products_of_shifts(gy: Array, x: Array, g: ConvGeometry) -> Array:
+    """dw (m,c / groups,kh,kw) at stride 1: of x as the columns of filters read it, and of gy as their rows are read."""
+    m, c, high, wide = g.m // g.groups, g.c // g.groups, g.h + g.top + g.bottom, g.w + g.left + g.right
+    dw, beyond = np.zeros((g.groups, m * g.kh, c * g.kw), gy.dtype), (g.kh - 1) * g.dh * wide
+    chunk, images = _chunks(g, high, wide, gy.itemsize)
+
+    def work(i: int, j: int) -> None:
+        for some in images:
+            rows = _rows(x[some, i * c:j * c], g, g.top, g.left, high, wide).reshape(j - i, c * g.kw, -1)
+            slopes = gy[some, i * m:j * m].swapaxes(0, 1)
+            framed = scratch("framed", (len(slopes), rows.shape[2] + beyond), gy.dtype)
+            framed[...] = 0
+            framed[:, beyond:-beyond or None].reshape(len(slopes), -1, high, wide)[:, :, :g.oh, :g.ow] = slopes
+            maps, item = scratch("parts", (len(slopes), g.kh, rows.shape[2]), gy.dtype), gy.itemsize
+            maps[...] = np.ndarray(maps.shape, gy.dtype, framed, beyond * item,
+                                   (framed.strides[0], -g.dh * wide * item, item))
+            dw[i:j] += np.matmul(maps.reshape(j - i, m * g.kh, -1), rows.swapaxes(1, 2))
+
+    parallel_for(g.groups, chunk, work)
+    return dw.reshape(g.groups, m, g.kh, c, g.kw).transpose(0, 1, 3, 2, 4).reshape(g.m, c, g.kh, g.kw)
