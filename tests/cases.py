@@ -806,6 +806,56 @@ def grids() -> Iterable[Problem]:
         yield ((n, c, h, w),), {"output_size": 1}
 
 
+def beside_the_diagonal() -> list[Problem]:
+    """Each shape of two axes and more, with diagonals within and beyond it."""
+    found = [*SHAPES, *itertools.product((2, 3), (1, 4), (1, 2, 3))]
+    return [((shape,), {"diagonal": at % 5 - 2}) for at, shape in enumerate(found) if len(shape) > 1]
+
+
+def uneven(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """No value whose rounding is within a difference's step."""
+    return rng.integers(-5, 5, shape) + rng.uniform(0.05, 0.45, shape)
+
+
+def divisors(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Of both signs; a quotient of two is as far from an integer as it comes, but for that of x and x."""
+    return np.asarray(rng.uniform(0.5, 2.0, shape) * rng.choice([-1.0, 1.0], shape))
+
+
+def classes_of(x: Tensor, *, labels: np.ndarray, num_classes: int) -> Tensor:
+    """One row for each label; x is there since a Case has Tensors."""
+    return ops.mul(x, ops.one_hot(Tensor(labels, device=x.device), num_classes).to(dtype=x.dtype))
+
+
+def hot_labels() -> Iterable[Problem]:
+    rng = np.random.default_rng(21)
+    for shape in SHAPES:
+        classes = 1 + len(shape) * 2
+        yield ((*shape, classes),), {"labels": rng.integers(0, classes, shape), "num_classes": classes}
+
+
+def whole_maps() -> list[Problem]:
+    p = itertools.cycle((0.5, 0.0, 0.1, 0.9))
+    return [((shape,), {"p": next(p), "key": (7, i)}) for i, shape in enumerate(image_shapes())]
+
+
+def dropout2d(x, *, p, key):
+    """A mask of one number for each map."""
+    return x * np.reshape(dropout(np.ones((*x.shape[:2], 1, 1)), p=p, key=key), (*x.shape[:2], 1, 1))
+
+
+def unique_by_all(x: Tensor) -> Tensor:
+    """The values, the places and the counts as one row."""
+    found = ops.unique(x, return_inverse=True, return_counts=True)
+    return ops.concatenate([t.reshape(-1).to(dtype=x.dtype) for t in found])
+
+
+def unique_reference(x):
+    values = sorted(set(x.reshape(-1).tolist()))
+    return np.array([*values, *map(values.index, x.reshape(-1).tolist()),
+                     *(int((x == value).sum()) for value in values)], x.dtype)
+
+
 def choice(x: Tensor, y: Tensor, *, condition: np.ndarray) -> Tensor:
     return ops.where(Tensor(condition, device=x.device), x, y)
 
@@ -856,6 +906,22 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "softmax": (ops.softmax, softmax, axes(), normal),
     "log_softmax": (ops.log_softmax, lambda x, axis: np.log(softmax(x, axis=axis)), axes(), normal),
     "abs": (ops.abs, np.abs, UNARY, apart),
+    "sin": (ops.sin, np.sin, UNARY, normal),
+    "cos": (ops.cos, np.cos, UNARY, normal),
+    "log1p": (ops.log1p, np.log1p, UNARY, positive),
+    "expm1": (ops.expm1, np.expm1, UNARY, normal),
+    "erf": (ops.erf, np.vectorize(math.erf, otypes=[float]), UNARY, normal),
+    "sign": (ops.sign, np.sign, UNARY, apart),
+    "round": (ops.round, np.rint, UNARY, uneven),
+    "floor": (ops.floor, np.floor, UNARY, uneven),
+    "ceil": (ops.ceil, np.ceil, UNARY, uneven),
+    "remainder": (ops.remainder, lambda x, y: x - y * np.floor(x / y), BROADCASTS, divisors),
+    "tril": (ops.tril, lambda x, diagonal: np.tril(x, diagonal), beside_the_diagonal(), normal),
+    "triu": (ops.triu, lambda x, diagonal: np.triu(x, diagonal), beside_the_diagonal(), normal),
+    "logsumexp": (ops.logsumexp, lambda x, axis, keepdims: np.log(np.sum(np.exp(x), axis, keepdims=keepdims)),
+                  reductions(empty=False), normal),
+    "one_hot": (classes_of, lambda x, labels, num_classes: x * np.eye(num_classes)[labels], hot_labels(), normal),
+    "dropout2d": (ops.dropout2d, dropout2d, whole_maps(), normal),
     "maximum": (ops.maximum, np.maximum, BROADCASTS, normal),
     "minimum": (ops.minimum, np.minimum, BROADCASTS, normal),
     "where": (choice, lambda x, y, condition: np.where(condition, x, y), conditions(), normal),
@@ -941,6 +1007,10 @@ def _cases() -> Iterable[Case]:
     for problem in axes(empty_axis=False):
         yield Case("argmax", ops.argmax, np.argmax, *problem, apart, differentiable=False)
         yield Case("argmin", ops.argmin, np.argmin, *problem, apart, differentiable=False)
+    for problem in BROADCASTS:
+        yield Case("floor_divide", ops.floor_divide, np.floor_divide, *problem, divisors, differentiable=False)
+    for problem in UNARY:
+        yield Case("unique", unique_by_all, unique_reference, *problem, few_values, differentiable=False)
     for problem in axes():
         yield Case("argsort", ops.argsort, np.argsort, *problem, apart, differentiable=False)
 

@@ -193,7 +193,7 @@ class _Graph:
         """The file's content."""
         first, second, helper = self.first, self.second, self.onnx.helper
         for call in first.calls:
-            if call.name == "dropout":
+            if call.name in ("dropout", "dropout2d"):
                 raise ValueError("onnx.export: the net drops values at random; call net.eval() first")
             if call.name not in ROWS:
                 raise ValueError(f"onnx.export: op {call.name!r} has no row in minidl.onnx.ROWS, which has "
@@ -507,6 +507,7 @@ ROWS: dict[str, Callable[..., str]] = {
     **{name: _plain(kind) for name, kind in {
         "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "neg": "Neg", "exp": "Exp", "log": "Log",
         "sqrt": "Sqrt", "matmul": "MatMul", "tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "Relu", "abs": "Abs",
+        "sin": "Sin", "cos": "Cos", "sign": "Sign", "floor": "Floor", "ceil": "Ceil", "round": "Round", "erf": "Erf",
         "maximum": "Max", "minimum": "Min", "clone": "Identity", "gt": "Greater",
         "ge": "GreaterOrEqual", "lt": "Less", "le": "LessOrEqual", "eq": "Equal"}.items()},
     "ne": lambda graph, ndim, x, y: graph.node("Not", graph.node("Equal", x, y)),

@@ -21,7 +21,7 @@ from minidl import Tensor, data, distributed, nn, ops, optim, plot, training, zo
 
 SCRIPT = Path(__file__).with_name("users_script.py")
 TABLES = {"ACTIVATIONS", "CONV_ALGORITHMS", "OPS"}
-SEVERAL = {"split"}                        # ops that give several Tensors
+SEVERAL = {"split", "unique"}                        # ops that give several Tensors
 
 
 def public(module: ModuleType) -> set[str]:
@@ -93,6 +93,7 @@ OWN: dict[str, dict[str, Any]] = {
     "einsum": {"equation": "ij,jk->ik"}, "expand": {"x": VALUES, "shape": (3, 4)}, "outer": {"x": VALUES, "y": VALUES},
     "group_norm": {"num_groups": 2}, "layer_norm": {"normalized_shape": 4}, "pad": {"widths": (1, 2)},
     "scaled_dot_product_attention": {"query": ROWS, "key": ROWS, "value": ROWS, "attn_mask": ROWS > 0.5},
+    "dropout2d": {"x": FLOATS, "key": (1, 2)},
     "split": {"sizes": np.array([1, 3])}, "dropout": {"key": (1, 2)}, "getitem": {"index": 1}, "stack": {"axis": 0},
     "concatenate": {"axis": 0}, "squeeze": {"axis": None}, "gradcheck": {"fn": lambda x: (x * x).sum()},
     "DataLoader": {"dataset": data.Dataset("mine", "train", PICTURES, INTEGERS), "mean": np.array([0.5]),

@@ -308,6 +308,19 @@ def few(rng: Rng, sizes: Shape) -> np.ndarray:
     return np.array(rng.integers(0, 3, sizes), float)
 
 
+def halves(rng: Rng, sizes: Shape) -> np.ndarray:
+    """Values of which some are as far from one integer as from the next."""
+    return np.array(rng.integers(-6, 7, sizes) / 2 + pick(rng, (0, 0, 0.1)))
+
+
+def beside_the_diagonal(ours: Callable[..., Tensor], theirs: Callable[..., Any]) -> Callable[[Rng], Trial]:
+    def trial(rng: Rng) -> Trial:
+        diagonal = size(rng, 4, -4)
+        return Trial((normal(rng, shape(rng, 2)),), lambda x: ours(x, diagonal), lambda x: theirs(x, diagonal),
+                     {"diagonal": diagonal})
+    return trial
+
+
 def choice(rng: Rng) -> Trial:
     x, y = normal(rng, (size(rng, 9), size(rng, 9))), normal(rng, (1, 1))
     condition = rng.random(x.shape) < 0.5
@@ -591,6 +604,12 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "norm": (90, reduction(ops.norm, torch.linalg.vector_norm)),
     "cumsum": (90, along_axis(ops.cumsum, torch.cumsum)),
     "abs": (90, elementwise(ops.abs, torch.abs)),
+    **{name: (90, elementwise(getattr(ops, name), getattr(torch, name), draw)) for name, draw in (
+        ("sin", large), ("cos", large), ("log1p", positive), ("expm1", normal), ("erf", normal), ("sign", few),
+        ("round", halves), ("floor", halves), ("ceil", halves))},
+    "remainder": (90, arithmetic(ops.remainder, torch.remainder)),
+    **{name: (90, beside_the_diagonal(getattr(ops, name), getattr(torch, name))) for name in ("tril", "triu")},
+    "logsumexp": (90, reduction(ops.logsumexp, torch.logsumexp)),
     "clone": (90, elementwise(ops.clone, torch.clone)),
     "maximum": (90, arithmetic(ops.maximum, torch.maximum, few)),
     "minimum": (90, arithmetic(ops.minimum, torch.minimum, few)),
@@ -642,8 +661,8 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "max_pool2d": (300, pooling(ops.max_pool2d, F.max_pool2d, -np.inf)),
 }
 
-RANDOM_BY_DESIGN = {"dropout"}             # its mask is minidl's own
-NO_GRADIENT = {"gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin", "argsort"}
+RANDOM_BY_DESIGN = {"dropout", "dropout2d"}            # its mask is minidl's own
+NO_GRADIENT = {"gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin", "argsort", "floor_divide", "one_hot"}
 
 
 def assert_close(ours: np.ndarray, theirs: np.ndarray, bound: float = 1e-10) -> None:
