@@ -20,6 +20,8 @@ WITH_INDICES: dict[str, tuple[Any, Any]] = {
     "cross_entropy": (lambda x, i, w: ops.cross_entropy(x, i, reduction="none"), [1, 0, 3, 2]),
     "cross_entropy of weights": (lambda x, i, w: ops.cross_entropy(x, i, w, label_smoothing=0.1), [1, 0, 3, 2]),
     "cross_entropy of ignored labels": (lambda x, i, w: ops.cross_entropy(x, i, ignore_index=-100), [1, -100, 3, -100]),
+    "cross_entropy of pixels": (lambda x, i, w: ops.cross_entropy(x.reshape(1, 4, 2, 2), i.reshape(1, 2, 2), w),
+                                [1, 0, 3, 2]),
     "nll_loss": (lambda x, i, w: ops.nll_loss(x, i, w, ignore_index=2, reduction="sum"), [1, 2, 3, 0]),
     "embedding": (lambda x, i, w: ops.embedding(i, x), [[1, 3, 3], [0, 3, 1]]),
     "embedding of padding": (lambda x, i, w: ops.embedding(i, x, padding_idx=3), [[1, 3, 3], [0, 3, 1]]),
