@@ -465,6 +465,10 @@ SWEEPS: dict[str, Sweep] = {
     "scaled_dot_product_attention": Sweep("F.scaled_dot_product_attention(x, k, v, is_causal=causal)", heads),
     "conv1d": Sweep("F.conv1d(x, w, b, stride=stride, padding=padding, dilation=dilation, groups=groups)",
                     sequences),
+    "conv3d": Sweep("F.conv3d(x, w, None, 1, 1)", in_full(
+        small=({"x": Spec((2, 3, 4, 8, 8)), "w": Spec((4, 3, 3, 3, 3))}, {}),
+        usual=({"x": Spec((8, 16, 8, 16, 16)), "w": Spec((32, 16, 3, 3, 3))}, {}),
+        one_channel=({"x": Spec((8, 1, 16, 32, 32)), "w": Spec((8, 1, 3, 3, 3))}, {}))),
     "conv_transpose2d": Sweep("F.conv_transpose2d(x, w, b, stride=stride, padding=padding, "
                               "output_padding=output_padding)", transposed_convolutions),
     "conv2d": Sweep("F.conv2d(x, w, b, stride=stride, padding=padding, dilation=dilation, groups=groups)",

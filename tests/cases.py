@@ -503,6 +503,60 @@ def cross_entropy(x, *, labels, reduction="mean", label_smoothing=0.0, weight=1.
     return np.sum(losses) / np.sum(weight[labels] * counted) if reduction == "mean" else reduced(losses, reduction)
 
 
+def conv3d(x, w, b=0.0, *, stride=1, padding=0, dilation=1, groups=1):
+    """Window by window."""
+    steps, pads, apart = (v if isinstance(v, tuple) else (v,) * 3 for v in (stride, padding, dilation))
+    x = np.pad(x, ((0, 0), (0, 0), *((p, p) for p in pads)))
+    reach = [d * (k - 1) + 1 for k, d in zip(w.shape[2:], apart, strict=True)]
+    out = [(n - r) // s + 1 for n, r, s in zip(x.shape[2:], reach, steps, strict=True)]
+    y = np.zeros((len(x), len(w), *out))
+    for at in itertools.product(*map(range, out)):
+        within = (slice(i * s, i * s + r, d) for i, s, r, d in zip(at, steps, reach, apart, strict=True))
+        window = x[(slice(None), slice(None), *within)]
+        for g, (part, filters) in enumerate(zip(np.split(window, groups, 1), np.split(w, groups), strict=True)):
+            maps = slice(g * len(filters), (g + 1) * len(filters))
+            y[(slice(None), maps, *at)] = np.einsum("ncdhw,mcdhw->nm", part, filters)
+    return y + np.reshape(b, (-1, 1, 1, 1))
+
+
+def volumes() -> Iterable[Problem]:
+    rng, count = np.random.default_rng(23), 0
+    while count < 45:
+        groups, n, c, m = (int(v) for v in (rng.choice([1, 1, 2]), rng.choice([0, 1, 2]), *rng.integers(1, 3, 2)))
+        window, size = rng.integers(1, 4, 3).tolist(), rng.integers(1, 6, 3).tolist()
+        stride, padding, dilation = (tuple(rng.integers(*ends, 3).tolist()) for ends in ((1, 3), (0, 2), (1, 3)))
+        if count % 3 == 0:
+            stride, padding, dilation = stride[0], padding[0], dilation[0]
+        pads, apart = (v if isinstance(v, tuple) else (v,) * 3 for v in (padding, dilation))
+        if all(k_size * d - d + 1 <= length + 2 * p for k_size, d, length, p in zip(
+                window, apart, size, pads, strict=True)):
+            yield ((n, c * groups, *size), (m * groups, c, *window), *[(m * groups,)] * int(rng.integers(2))), {
+                "stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+            count += 1
+
+
+def by_pixel(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss of rows, of each pixel's."""
+    def of_pixels(x, *, labels, **options):
+        if x.ndim == 2:
+            return reference(x, labels=labels, **options)
+        loss = reference(np.moveaxis(x, 1, -1).reshape(labels.size, x.shape[1]), labels=labels.reshape(-1), **options)
+        return loss.reshape(labels.shape) if options["reduction"] == "none" else loss
+    return of_pixels
+
+
+def with_pixels(problems: Iterable[Problem], count: int) -> list[Problem]:
+    """Some of the problems of rows with a label for each pixel too, of no image and of several."""
+    rng, found = np.random.default_rng(22), list(problems)
+    some = [each for each in found if each[0][0][0]][:: max(1, len(found) // count)]
+    for at, (((n, classes),), options) in enumerate(some):
+        size = ((3,), (2, 5), (1, 1), (2, 1, 3))[at % 4]
+        labels = rng.choice(options["labels"], (n, *size))
+        labels.reshape(-1)[0] = options["labels"][0]             # which is not an ignored one
+        found.append((((n, classes, *size),), {"reduction": "mean", **options, "labels": labels}))
+    return found
+
+
 def tables() -> Iterable[Problem]:
     """Rows that are named several times, once, and never."""
     rng = np.random.default_rng(14)
@@ -953,6 +1007,7 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "scaled_dot_product_attention": (attended, attention, heads(), normal),
     "conv2d": (ops.conv2d, conv2d, convolutions(), normal),
     "conv1d": (ops.conv1d, conv1d, sequences(), normal),
+    "conv3d": (ops.conv3d, conv3d, volumes(), normal),
     "conv_transpose2d": (ops.conv_transpose2d, conv_transpose2d, transposed_convolutions(), normal),
     "interpolate": (ops.interpolate, interpolate, factors(), normal),
     "pixel_shuffle": (ops.pixel_shuffle, pixel_shuffle, shuffles(), normal),
@@ -963,8 +1018,9 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "layer_norm": (layer_normalized, layer_norm, rows_of_layers(), normal),
     "group_norm": (group_normalized, group_norm, groups_of_channels(), normal),
     "adaptive_avg_pool2d": (ops.adaptive_avg_pool2d, adaptive_avg_pool2d, grids(), normal),
-    "cross_entropy": (integer_labels, cross_entropy, [*with_labels(), *smoothed_and_weighed()], normal),
-    "nll_loss": (weighed, nll_loss, weighed_labels(), normal),
+    "cross_entropy": (integer_labels, by_pixel(cross_entropy),
+                      with_pixels([*with_labels(), *smoothed_and_weighed()], 16), normal),
+    "nll_loss": (weighed, by_pixel(nll_loss), with_pixels(weighed_labels(), 8), normal),
     "l1_loss": (ops.l1_loss, lambda x, y, reduction: reduced(np.abs(x - y), reduction), pairs_of_one_shape(), normal),
     "huber_loss": (ops.huber_loss, huber_loss, pairs_with("delta", 0.7, 1.0), normal),
     "binary_cross_entropy_with_logits": (yes_or_no, binary_cross_entropy, pairs_with("positive", None, 1.5), normal),

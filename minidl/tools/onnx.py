@@ -294,8 +294,11 @@ def _pads(name: str, padding: Padding) -> list[int]:
 
 def _conv2d(graph: _Graph, ndim: int, x: str, w: str, b: str = "", *, stride: Pair = 1, padding: Padding = 0,
             algorithm: str = "auto", groups: int = 1, dilation: Pair = 1) -> str:
+    same = padding == "same"
     return graph.node("Conv", *filter(None, (x, w, b)), strides=pair("conv2d", "stride", stride, 1),
-                      pads=_pads("conv2d", padding), group=groups, dilations=pair("conv2d", "dilation", dilation, 1))
+                      pads=None if same else _pads("conv2d", 0 if padding == "valid" else padding),
+                      auto_pad="SAME_UPPER" if same else None, group=groups,
+                      dilations=pair("conv2d", "dilation", dilation, 1))
 
 
 def _conv_transpose2d(graph: _Graph, ndim: int, x: str, w: str, b: str = "", *, stride: Pair = 1, padding: Padding = 0,

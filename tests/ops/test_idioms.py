@@ -164,8 +164,20 @@ ROWS: list[Row] = [
           "F.cross_entropy(x, i, weight=v, label_smoothing=0.1)", "F.cross_entropy(x, i, ignore_index=0)",
           "F.binary_cross_entropy_with_logits(x, b.to(x.dtype))",
           "F.binary_cross_entropy_with_logits(x, b.to(x.dtype), pos_weight=v, reduction='sum')"),
-    *names("functional", ("F.conv2d(images, filters, padding='same')", r"conv2d: padding")),
-    *same("functional", "F.one_hot(i)", "F.one_hot(i, 5)", "F.one_hot(g, num_classes=3)", "F.dropout2d(images).shape"),
+    *same("functional", "F.cross_entropy(images, torch.tensor(LABELS))", "F.nll_loss(images, torch.tensor(LABELS), v)",
+          "F.cross_entropy(images, torch.tensor(LABELS), v, reduction='none', ignore_index=1)",
+          "nn.CrossEntropyLoss(label_smoothing=0.1)(images, torch.tensor(LABELS))", "F.one_hot(i)",
+          "F.one_hot(i, 5)", "F.one_hot(g, num_classes=3)", "F.dropout2d(images).shape",
+          "F.conv2d(images, filters, padding='same')",
+          "F.conv2d(images, filters[:, :, :2], padding='same', dilation=2)",
+          "F.conv2d(images, filters, None, 2, 'valid')",
+          "F.conv1d(images[:, :, 0], filters[:, :, 0, :2], padding='same')",
+          "nn.Conv2d(3, 4, 3, padding='same')(images).shape",
+          "nn.Conv1d(3, 4, 4, padding='same')(images[:, :, 0]).shape",
+          "F.conv3d(images[None], torch.ones(2, 2, 1, 3, 2), None, 1, (0, 1, 1))",
+          "F.conv3d(images[None], torch.ones(2, 2, 2, 3, 3), padding='same')",
+          "nn.Conv3d(2, 4, 3, padding=1, stride=(1, 2, 2))(images[None]).shape",
+          "nn.Conv3d(2, 4, (1, 2, 3), bias=False).weight.shape"),
     *same("nn",
           "nn.Linear(3, 4)(x).shape", "net(x)", "nn.Conv2d(3, 4, 3)(images).shape", "nn.MaxPool2d(2)(images)",
           "nn.Conv2d(3, 4, kernel_size=3, stride=2, padding=1)(images).shape", "nn.AvgPool2d(2)(images)",
@@ -192,6 +204,12 @@ ROWS: list[Row] = [
           "net.requires_grad_(False)\nnet(y).requires_grad", "sum(p.numel() for p in net.parameters())",
           "net.to('cpu')(x)", "net.double()[0].weight.dtype", "net.float()(x)", "copy.deepcopy(net)(x)",
           "net.load_state_dict(net.state_dict())\nnet(x)", "len(nn.ModuleList([nn.ReLU(), nn.Tanh()]))",
+          "net[1] = nn.ReLU()\nnet(x)", "len(net.append(nn.Sigmoid()))", "net.append(nn.Sigmoid())\nnet(x)",
+          "net.insert(1, nn.Sigmoid())\nnet(x)", "net.insert(1, nn.ReLU())\nlist(net.state_dict())",
+          "del net[1]\nlist(net.state_dict())", "net.extend([nn.ReLU(), nn.Tanh()])\nnet(x)", "net[:2](x)",
+          "list(net[1:].state_dict())", "type(net.pop(1)).__name__", "nn.Dropout2d(0.5).eval()(images)",
+          "nn.LSTM(6, 4)(images[0])[0].shape", "list(nn.GRU(3, 4, 2, batch_first=True).state_dict())",
+          "nn.MultiheadAttention(6, 2)(*[images[0]] * 3)[1].shape",
           "net.register_buffer('mean', torch.ones(2))\nlen(list(net.buffers()))", "pickle.loads(pickle.dumps(net))(x)"),
     *names("nn", ("nn.functional.relu(x)", r"minidl\.ops"),
            ("net.register_forward_hook(print)", r"call the layer in your own forward"),
@@ -240,6 +258,7 @@ def test_most_of_them_work() -> None:
 # ---------------------------------------------------------------- running one
 A = np.arange(6.0).reshape(2, 3)
 A8 = np.arange(4, dtype=np.uint8)
+LABELS = np.arange(72).reshape(2, 6, 6) % 3
 LOADER = data.DataLoader(data.load("synthetic-digits", "test").first(20), 8)
 RNG = np.random.default_rng(0)
 IMAGES = RNG.standard_normal((2, 3, 6, 6), np.float32)
@@ -255,8 +274,8 @@ def world(torch: Any, ops: Any, functional: Any, nn: Any, optim: Any, data: Any)
             parameter.copy_(torch.linspace(-1, 1, parameter.numel()).reshape(parameter.shape))
     leaves = {name: torch.tensor(array, requires_grad=True) for name, array in (("x", X), ("images", IMAGES))}
     return {"torch": torch, "ops": ops, "F": functional, "nn": nn, "optim": optim, "data": data, "net": net, "np": np,
-            "math": math, "A": A, "A8": A8, "copy": copy, "pickle": pickle, "loader": LOADER, **leaves,
-            "leaves": [*leaves.values(), *net.parameters()],
+            "math": math, "LABELS": LABELS, "A": A, "A8": A8, "copy": copy, "pickle": pickle, "loader": LOADER,
+            **leaves, "leaves": [*leaves.values(), *net.parameters()],
             **{name: torch.tensor(array) for name, array in ARRAYS.items()}}
 
 

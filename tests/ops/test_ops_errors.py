@@ -405,6 +405,18 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                              "one_hot: label 3 at position 1 is out of range for 3 classes; labels must be 0 to 2"),
     "one_hot of negative labels": (lambda: ops.one_hot([-1]), ValueError,
                                    "one_hot: num_classes is 0 but must be an int"),
+    "padding by another word": (lambda: conv(padding="full"), ValueError,
+                                "conv2d: padding 'full' is not 'same' or 'valid'; write it in numbers"),
+    "padding same of a stride": (lambda: conv(padding="same", stride=2), ValueError,
+                                 r"conv2d: padding is 'same' but stride is \(2, 2\), by which .*; use stride 1, or"),
+    "conv3d of images": (lambda: ops.conv3d(zeros(1, 1, 2, 2), zeros(1, 1, 2, 2)), ValueError,
+                         r"conv3d: x has shape \(1, 1, 2, 2\), w \(1, 1, 2, 2\) and groups is 1 but they must be"),
+    "conv3d of other channels": (lambda: ops.conv3d(zeros(1, 3, 2, 2, 2), zeros(1, 2, 1, 1, 1)), ValueError,
+                                 "conv3d: x has shape"),
+    "conv3d too deep": (lambda: ops.conv3d(zeros(1, 1, 2, 2, 2), zeros(1, 1, 3, 1, 1)), ValueError,
+                        "conv3d: the window is 3 deep, more than the 2 planes of the padded input; use a smaller wind"),
+    "conv3d by a pair": (lambda: ops.conv3d(zeros(1, 1, 2, 2, 2), zeros(1, 1, 1, 1, 1), stride=(1, 2)), ValueError,
+                         r"conv3d: stride is \(1, 2\) but must be an int or a triple of ints \(depth, height, width\)"),
     "dropout2d of rows": (lambda: ops.dropout2d(zeros(2, 3)), ValueError,
                           r"dropout2d: x has shape \(2, 3\) but must have 4 axes \(n,c,h,w\); see .reshape"),
     "dropout2d of all": (lambda: ops.dropout2d(zeros(1, 1, 1, 1), 1), ValueError,
@@ -485,7 +497,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
        for stride in (0, 1.0, (1, 2, 3), (1, 0), [1, 1], "1", None)},
     **{f"conv padding {padding}": (lambda padding=padding: conv(padding=padding), ValueError,  # type: ignore[misc]
                                    f"conv2d: padding is {re.escape(repr(padding))} but must be p, ")
-       for padding in (-1, 0.5, (1, 2, 3), ((1, 2, 3), 1), [1, 1], ((0, -1), (0, 0)), "same")},
+       for padding in (-1, 0.5, (1, 2, 3), ((1, 2, 3), 1), [1, 1], ((0, -1), (0, 0)))},
     "conv algorithm": (lambda: conv(algorithm="fast"), ValueError,
                        "conv2d: algorithm 'fast' is not one of direct, unroll, gemm, fft, grouped, auto on the cpu"),
     **{f"conv groups {groups}": (lambda groups=groups: conv(groups=groups), ValueError,  # type: ignore[misc]

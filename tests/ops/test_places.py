@@ -20,7 +20,8 @@ from minidl import Tensor, data, init, nn, ops, optim
 RENAMED = {
     "input": ("x", "logits", "log_p", "ids", "labels", "condition"), "target": ("labels", "y", "path"),
     "weight": ("w",), "bias": ("b",), "dim": ("axis",), "dims": ("axis",), "keepdim": ("keepdims",),
-    "kernel_size": ("size",), "start_dim": ("start",), "min": ("low",), "max": ("high",), "other": ("y",), "vec2": ("y", "other"),
+    "kernel_size": ("size",), "start_dim": ("start",), "min": ("low",), "max": ("high",), "other": ("y",),
+    "vec2": ("y", "other"),
     "chunks": ("count",), "exponent": ("p",), "tensor": ("x",), "split_size_or_sections": ("sizes",),
     "val": ("value",), "a": ("low",), "b": ("high",), "fn": ("function",), "param": ("tensor",),
     "state_dict": ("state",), "mode": ("training",), "obj": ("model",), "f": ("path",), "ext_tensor": ("x",),
@@ -34,7 +35,7 @@ PLACES = {
                      "remainder", "floor_divide"),
                     "input other"),
     "pow": "input exponent", "outer": "input vec2", "where": "condition input other",
-    **dict.fromkeys(("conv1d", "conv2d"), "input weight bias stride padding dilation groups"),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), "input weight bias stride padding dilation groups"),
     "conv_transpose2d": "input weight bias stride padding output_padding groups dilation",
     "linear": "input weight bias", "avg_pool2d": "input kernel_size stride padding ceil_mode count_include_pad",
     "max_pool2d": "input kernel_size stride padding dilation ceil_mode return_indices", "gelu": "input",

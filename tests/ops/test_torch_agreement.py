@@ -264,13 +264,15 @@ def weighed(rng: Rng) -> tuple[np.ndarray, dict[str, Any], dict[str, Any]]:
     if ignored is not None:
         labels[rng.random(n) < 0.3] = ignored
         labels[0] = min(2, classes - 1)                          # the mean of none is NaN
-    reduction = pick(rng, ("mean", "sum", "none"))
+    reduction, pixels = pick(rng, ("mean", "sum", "none")), pick(rng, ((), (), (3,), (2, 4), (1, 2, 3)))
+    labels = np.array(np.broadcast_to(labels.reshape(n, *(1 for _ in pixels)), (n, *pixels)))
+    labels.reshape(-1)[1:] = rng.permutation(labels.reshape(-1)[1:])
     if (labels == ignored).all():
         reduction = "sum"
     ours = {"labels": labels, "weight": None if weight is None else Tensor(weight), "ignore_index": ignored}
     theirs = {"target": torch.tensor(labels), "weight": None if weight is None else torch.tensor(weight),
               "ignore_index": -100 if ignored is None else ignored}
-    return pick(rng, (1, 10, 100)) * normal(rng, (n, classes)), ours | {"reduction": reduction}, theirs | {
+    return pick(rng, (1, 10, 100)) * normal(rng, (n, classes, *pixels)), ours | {"reduction": reduction}, theirs | {
         "reduction": reduction}
 
 
@@ -455,6 +457,19 @@ def sequences(rng: Rng) -> Trial:
     return Trial((normal(rng, (size(rng, 4), c * groups, length)), normal(rng, (maps, c, window_size)),
                   *[normal(rng, (maps,))] * size(rng, 1, 0)),
                  lambda *xwb: ops.conv1d(*xwb, **options), lambda *xwb: F.conv1d(*xwb, **options), options)
+
+
+def volumes(rng: Rng) -> Trial:
+    """In groups, with dilation; where the stride is 1 with padding by PyTorch's words too."""
+    groups, n, c, m = pick(rng, (1, 1, 2)), size(rng, 3), size(rng, 2), size(rng, 2)
+    window, dilation = shape(rng, 3, 3, 3), shape(rng, 3, 3, 2)
+    stride = pick(rng, [1, shape(rng, 3, 3, 2)])
+    padding = pick(rng, ["same", "valid"] if stride == 1 else [0, 1, (1, 0, 2)])
+    volume = tuple(d * (k - 1) + size(rng, 3) for k, d in zip(window, dilation, strict=True))
+    bias = [normal(rng, (m * groups,))] * size(rng, 1, 0)
+    options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    return Trial((normal(rng, (n, c * groups, *volume)), normal(rng, (m * groups, c, *window)), *bias),
+                 lambda *xs: ops.conv3d(*xs, **options), lambda *xs: F.conv3d(*xs, **options), options)
 
 
 def transposed(rng: Rng) -> Trial:
@@ -649,6 +664,7 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "conv2d groups": (200, groups),
     "conv2d dilation": (200, dilated),
     "conv1d": (100, sequences),
+    "conv3d": (100, volumes),
     "conv_transpose2d": (200, transposed),
     "interpolate": (90, larger),
     "pixel_shuffle": (90, shuffled),

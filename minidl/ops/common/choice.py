@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -71,8 +70,8 @@ def argsort(x: Array, axis: int, descending: Flag = False, first: int | None = N
 
 def unique(x: Array, inverse: Flag, counts: Flag) -> tuple[Array, ...]:
     """The values in rising order, each once, but for NaN; where each element is among them; how often each is there."""
-    found: Any = np.unique(x, return_inverse=inverse, return_counts=counts, equal_nan=False)
-    parts: list[Array] = [*found] if inverse or counts else [found]
+    found = np.unique(x, return_inverse=inverse, return_counts=counts, equal_nan=False)
+    parts: list[Array] = [*found] if isinstance(found, tuple) else [found]
     if inverse:
         parts[1] = parts[1].reshape(x.shape)
     return tuple(parts)
