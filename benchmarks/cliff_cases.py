@@ -468,7 +468,8 @@ SWEEPS: dict[str, Sweep] = {
     "conv3d": Sweep("F.conv3d(x, w, None, 1, 1)", in_full(
         small=({"x": Spec((2, 3, 4, 8, 8)), "w": Spec((4, 3, 3, 3, 3))}, {}),
         usual=({"x": Spec((8, 16, 8, 16, 16)), "w": Spec((32, 16, 3, 3, 3))}, {}),
-        one_channel=({"x": Spec((8, 1, 16, 32, 32)), "w": Spec((8, 1, 3, 3, 3))}, {}))),
+        one_channel=({"x": Spec((8, 1, 16, 32, 32)), "w": Spec((8, 1, 3, 3, 3))}, {}),
+        odd=({"x": Spec((3, 5, 7, 13, 11)), "w": Spec((7, 5, 3, 5, 1))}, {}))),
     "conv_transpose2d": Sweep("F.conv_transpose2d(x, w, b, stride=stride, padding=padding, "
                               "output_padding=output_padding)", transposed_convolutions),
     "conv2d": Sweep("F.conv2d(x, w, b, stride=stride, padding=padding, dilation=dilation, groups=groups)",

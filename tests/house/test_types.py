@@ -88,6 +88,7 @@ FILTERS, ONE = np.ones((4, 4, 2, 2), np.float32), np.ones((1, 4, 4), np.float32)
 OWN: dict[str, dict[str, Any]] = {
     "adaptive_avg_pool2d": {"x": FLOATS, "output_size": 1}, "avg_pool2d": {"x": FLOATS}, "max_pool2d": {"x": FLOATS},
     "conv1d": {"x": ONE, "w": np.ones((4, 4, 2), np.float32)}, "conv2d": {"x": FLOATS, "w": FILTERS},
+    "conv3d": {"x": FLOATS[None], "w": np.ones((4, 1, 2, 2, 2), np.float32)},
     "conv_transpose2d": {"x": FLOATS, "w": FILTERS}, "local_response_norm": {"x": FLOATS},
     "pixel_shuffle": {"x": FLOATS, "upscale_factor": 2}, "interpolate": {"x": FLOATS, "size": 4},
     "einsum": {"equation": "ij,jk->ik"}, "expand": {"x": VALUES, "shape": (3, 4)}, "outer": {"x": VALUES, "y": VALUES},

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ... import ops
 from ...core.tensor import Tensor
+from ...ops.create import zeros
 from ..module import Module
 from .basic import _parameter, _positive
 
@@ -67,14 +68,13 @@ class _Recurrent(Module):
         return [getattr(self, name + end) for name in PARTS]
 
     def _given(self, x: Tensor, hx: Given, lead: tuple[int, ...], axes: str) -> State:
-        """The state as it is given, or zeros: of x's device and dtype, and known to a compiled step."""
+        """The state as it is given, or zeros."""
         size, count = self.hidden_size, KINDS[self.kind].states
         if x.ndim != axes.count(",") + 1 or x.shape[-1] != self.input_size:
             raise ValueError(f"{type(self).__name__}: x has shape {x.shape} but must be {axes} with an input_size of "
                              f"{self.input_size}; see .unsqueeze()")
         if hx is None:
-            zeros = ops.pad(x.detach().reshape(-1, self.input_size)[:, :0].sum(0, keepdims=True), widths=(0, size))
-            return (ops.expand(zeros, shape=(*lead, size)),) * count
+            return (zeros((*lead, size), dtype=x.dtype, device=x.device),) * count
         given = tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
         shapes = [getattr(each, "shape", None) for each in given]
         if shapes != [(*lead, size)] * count:
