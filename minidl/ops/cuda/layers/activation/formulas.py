@@ -26,7 +26,7 @@ FORMULAS = (*POWERS.values(), *QUESTIONS, "absolute", "bounded", "bounded_grad",
             "error_function", "exponential", "exponential_less_1", "larger", "logarithm", "logarithm_of_1_more",
             "negative", "over_root", "over_root_grad", "power_derivative", "power_derivative_p", "power_grad",
             "product", "quotient", "root", "rounded", "rounded_down", "rounded_up", "sign", "sine", "smaller", "sum")
-OF_POWERS = "power_grad", "power_derivative"    # whose pow is of float32 alone: doubles call a function
+OF_FLOATS = "power_grad", "power_derivative", "sine", "cosine"     # of float32 alone: of doubles they call a function
 MAX_INT = 1 << 53                          # of a plain number: all to there are doubles
 
 
@@ -38,7 +38,7 @@ def _constants(name: str, dtype: np.dtype, wide: bool) -> tuple[launch.Constant,
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (FILE, _constants(name, dtype, wide)) for dtype in launch.C_NAME
     for wide, names in ((True, FORMULAS), (False, ("quotient", "unequal"))) for name in names
-    if dtype == np.float32 or name not in OF_POWERS]
+    if dtype == np.float32 or name not in OF_FLOATS]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -101,7 +101,8 @@ def _two(name: str, x: Array, y: Array, out: Array | None = None) -> Array:
 
 def _of_one(name: str, other: Callable[..., Array]) -> Callable[..., Array]:
     def primitive(x: Array, out: Array | None = None) -> Array:
-        return _formula(name, x, out=out) if _goes(x) and _lies(out, x) else other(x, out=out)
+        there = _goes(x) and _lies(out, x) and (x.dtype == np.float32 or name not in OF_FLOATS)
+        return _formula(name, x, out=out) if there else other(x, out=out)
     return primitive
 
 
