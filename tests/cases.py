@@ -503,7 +503,7 @@ def cross_entropy(x, *, labels, reduction="mean", label_smoothing=0.0, weight=1.
     return np.sum(losses) / np.sum(weight[labels] * counted) if reduction == "mean" else reduced(losses, reduction)
 
 
-def conv3d(x, w, b=0.0, *, stride=1, padding=0, dilation=1, groups=1):
+def conv3d(x, w, b=0.0, *, stride, padding, dilation, groups, algorithm):
     """Window by window."""
     steps, pads, apart = (v if isinstance(v, tuple) else (v,) * 3 for v in (stride, padding, dilation))
     x = np.pad(x, ((0, 0), (0, 0), *((p, p) for p in pads)))
@@ -521,6 +521,7 @@ def conv3d(x, w, b=0.0, *, stride=1, padding=0, dilation=1, groups=1):
 
 def volumes() -> Iterable[Problem]:
     rng, count = np.random.default_rng(23), 0
+    algorithm = itertools.cycle([name for name in ALGORITHMS if name != "auto"])
     while count < 45:
         groups, n, c, m = (int(v) for v in (rng.choice([1, 1, 2]), rng.choice([0, 1, 2]), *rng.integers(1, 3, 2)))
         window, size = rng.integers(1, 4, 3).tolist(), rng.integers(1, 6, 3).tolist()
@@ -531,7 +532,8 @@ def volumes() -> Iterable[Problem]:
         if all(k_size * d - d + 1 <= length + 2 * p for k_size, d, length, p in zip(
                 window, apart, size, pads, strict=True)):
             yield ((n, c * groups, *size), (m * groups, c, *window), *[(m * groups,)] * int(rng.integers(2))), {
-                "stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+                "stride": stride, "padding": padding, "dilation": dilation, "groups": groups,
+                "algorithm": next(algorithm)}
             count += 1
 
 

@@ -339,8 +339,9 @@ class Methods(Conversions, Operators):
         return contraction.outer(self, other)
 
     __abs__ = abs
-    __mod__, __rmod__ = remainder, _reflected(functions.remainder)
-    __floordiv__, __rfloordiv__ = floor_divide, _reflected(functions.floor_divide)
+    __mod__, __rmod__ = _binary(functions.remainder, "x % other."), _reflected(functions.remainder)
+    __floordiv__ = _binary(functions.floor_divide, "x // other.")
+    __rfloordiv__ = _reflected(functions.floor_divide)
 
     # ------------------------------------------------------------------ activations
     sigmoid = _unary(sigmoid, "`ops.sigmoid`.")
