@@ -539,7 +539,8 @@ def of_a_mask(shape: tuple[int, ...], axes: int, dtype: type) -> None:
         agrees(lambda k, x, mask, value=value: k.setitem(x, mask, value) or x, x, mask)
 
 
-ONE, TWO = ("exp", "log", "sqrt", "neg", "abs", "sign", "rsqrt"), (
+ONE, TWO = ("exp", "log", "sqrt", "neg", "abs", "sign", "rsqrt", "sin", "cos", "log1p", "expm1", "erf", "round",
+            "floor", "ceil"), (
     "add", "sub", "mul", "div", "maximum", "minimum", "gt", "ge", "lt", "le", "eq", "ne")
 
 

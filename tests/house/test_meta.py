@@ -93,8 +93,8 @@ CORE, OPS, CUDA = "minidl/core", "minidl/ops", "minidl/ops/cuda"
 BASE = ("numpy", *(f"{CORE}/{name}" for name in ("contexts", "mode", "tensor", "by_tensor", "device", "rng")), OPS)
 NN = tuple(f"minidl/nn/{name}" for name in ("__init__", "containers", "habits", "init", "layers", "losses", "module",
                                             "parameter", "table"))         # all but weights
-NAMES = {"arrays": ("arrange", "basic", "contraction", "indexing", "methods", "operators", "select", "shapes",
-                    "statistics"),
+NAMES = {"arrays": ("arrange", "basic", "contraction", "functions", "indexing", "methods", "operators", "select",
+                    "shapes", "statistics"),
          "layers": ("activation", "attention", "conv", "linear", "lookup", "norm", "pool", "resample", "units"),
          "losses": ("criteria", "loss", "nll")}
 FAMILIES = tuple(f"{OPS}/{group}/{name}" for group, names in NAMES.items() for name in names)
@@ -335,7 +335,8 @@ def test_a_circle_is_found(module: str, line: str, files: list[set[str]], wings:
 
 # ---------------------------------------------------------------- op bodies touch arrays only through k
 SHAPE_FACTS = {"shape", "dtype", "ndim", "size"}
-SHAPE_READERS = {"_shape", "tuple", "zip", "enumerate", "len"}         # may be handed arrays: they look at shapes
+# These may be handed arrays: they look at shapes and dtypes
+SHAPE_READERS = {"_shape", "_numbers", "tuple", "zip", "enumerate", "len"}
 SHAPE_NUMPY = {"cumsum"}                                               # NumPy on tuples of sizes
 
 

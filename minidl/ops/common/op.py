@@ -203,7 +203,8 @@ def _named(name: str, error: Exception, inputs: tuple[object, ...]) -> Exception
     if str(error).partition(": ")[0].replace("_", "").isalnum():
         return error
     dtypes = " and ".join(str(getattr(t, "dtype", type(t).__name__)) for t in inputs)
-    return type(error)(f"{name}: of {dtypes}: {error}; convert with .to(dtype=...)")
+    kind = next(kind for kind in (TypeError, ValueError, OverflowError) if isinstance(error, kind))
+    return kind(f"{name}: of {dtypes}: {error}; convert with .to(dtype=...)")      # NumPy's own kinds take no text
 
 
 def by_name_alone(name: str, options: Sequence[str]) -> TypeError:

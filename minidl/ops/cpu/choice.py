@@ -8,12 +8,12 @@ import operator
 
 import numpy as np
 
-from ..common import choice
+from ..common import choice, curves
 from ..common.curves import choose
 from ..common.primitives import Array, Flag
 from .parallel import REUSED_BYTES, TEMPORARY_BYTES, elementwise, empty, images_per_chunk, parallel_for, straight
 
-__all__ = ["argsort", "clip", "clip_grad_x", "copy", "dropout", "dropout_grad_x", "maximum", "minimum", "pow",
+__all__ = ["argsort", "clip", "clip_grad_x", "copy", "dropout", "dropout_grad_x", "erf", "maximum", "minimum", "pow",
            "reshape", "rsqrt", "rsqrt_grad_x", "where"]
 
 MIN_SIZE = 4096                            # smaller ones are in a cache, and one call of NumPy is the least
@@ -91,6 +91,10 @@ def rsqrt(x: Array) -> Array:
         np.sqrt(x, out=y)
         np.divide(1, y, out=y)
     return elementwise(work, x)
+
+
+def erf(x: Array) -> Array:
+    return elementwise(curves.erf, x, chunk=TEMPORARY_BYTES // 2)      # which needs nine arrays
 
 
 def rsqrt_grad_x(gy: Array, y: Array) -> Array:
