@@ -122,7 +122,7 @@ def _drawn(name: str, primitive: str, shape: tuple[Any, ...], dtype: DType, devi
            requires_grad: bool) -> Tensor:
     """Floating random numbers of a primitive."""
     sizes, dtype = _sizes(name, *shape), np.dtype(dtype)
-    if dtype not in (np.float32, np.float64):
+    if dtype.char not in "fd":
         raise TypeError(f"{name}: dtype is {dtype} but must be float32 or float64; convert with .to(dtype=...)")
     return Tensor(getattr(_primitives(device), primitive)(sizes, dtype.name, _key()), requires_grad)
 

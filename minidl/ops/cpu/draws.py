@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -16,7 +17,7 @@ __all__ = ["dropout", "dropout_grad_x", "integers", "normal", "uniform"]
 
 def uniform(shape: tuple[int, ...], dtype: str, key: Key) -> Array:
     """Number i, in C order, is the i-th number of its dtype in [0, 1) of Philox(key)."""
-    return _filled(fill_uniform, shape, dtype, key, 8 if dtype == "float32" else 4)
+    return _filled(fill_uniform, shape, dtype, key, 8 if dtype == "float32" else 4, TEMPORARY_BYTES // 4)
 
 
 def normal(shape: tuple[int, ...], dtype: str, key: Key) -> Array:
@@ -26,16 +27,15 @@ def normal(shape: tuple[int, ...], dtype: str, key: Key) -> Array:
 
 def integers(shape: tuple[int, ...], low: int, high: int, key: Key) -> Array:
     """int64 from low up to, and without, high: number i, in C order, is made of the i-th word of Philox(key)."""
-    return _filled(fill_integers, shape, "int64", key, 4, low, high)
+    return _filled(functools.partial(fill_integers, low=low, high=high), shape, "int64", key)
 
 
 def _filled(fill: Callable[..., None], shape: tuple[int, ...], dtype: str, key: Key, per_block: int = 4,
-            *limits: int) -> Array:
-    """A new array of so many numbers per block of Philox."""
+            chunk: int = TEMPORARY_BYTES // 32) -> Array:
+    """A new array of so many numbers per block of Philox. chunk: how many are filled at once."""
     y = empty(shape, np.dtype(dtype))
     numbers = y.reshape(-1)
-    parallel_for(y.size, TEMPORARY_BYTES // 8,
-                 lambda i, j: fill(numbers[i:j], philox(key, i // per_block), *limits))
+    parallel_for(y.size, chunk, lambda i, j: fill(numbers[i:j], philox(key, i // per_block)))
     return y
 
 
