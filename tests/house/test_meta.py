@@ -102,7 +102,7 @@ COMMON = "minidl/ops/common"
 GEOMETRY = f"{COMMON}/geometry/__init__"
 # what all backends stand on
 FACTS = ("numpy", *(f"{COMMON}/{name}" for name in (
-    "primitives", "patterns", "fused", "curves", "draws", "shared", "choice", "ranks", "region", "conv/own", "conv/fft",
+    "primitives", "patterns", "fused", "curves", "shared", "choice", "ranks", "region", "conv/own", "conv/fft",
     "geometry")))
 
 CONV = f"{CUDA}/conv"
@@ -134,7 +134,6 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{COMMON}/geometry/nhwc", ("numpy", f"{COMMON}/patterns", f"{COMMON}/primitives")),
     (f"{COMMON}/geometry/rows", (f"{COMMON}/patterns", f"{COMMON}/primitives", GEOMETRY, f"{COMMON}/geometry/nhwc")),
     (f"{COMMON}/geometry/sets", ()),
-    (f"{COMMON}/draws", ("numpy", f"{COMMON}/primitives")),
     (f"{COMMON}/conv/parts", (f"{CORE}/tensor", GEOMETRY)),
     (f"{COMMON}/conv/own", ("numpy", GEOMETRY)),
     (f"{COMMON}/conv/fft", (f"{COMMON}/primitives", GEOMETRY)),

@@ -151,7 +151,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "update_metrics": Primitive(changes=(0,), effect=True, counter=True),
     # batches and random numbers, the update, and regions
     "gather": PLAIN, "next_batch": PLAIN, "next_rows": PLAIN,
-    "uniform": PLAIN, "normal": PLAIN, "integers": PLAIN,
+    **dict.fromkeys(("uniform", "normal", "integers"), Primitive(captured=True)),
     "advance": Primitive(changes=(0,), effect=True),
     "sgd": Primitive(changes=(0, 2), effect=True, update=True, captured=True),
     **dict.fromkeys(("adam", "rmsprop"), Primitive(changes=(0, 2, 3, 4), effect=True, update=True, captured=True)),

@@ -1,42 +1,64 @@
-"""Random numbers and dropout on NumPy arrays, in chunks of whole blocks of Philox."""
+"""Random numbers and dropout on NumPy arrays.
+
+A number is made by its place alone: of words of Philox(key), by one formula. So threads draw them in any order, in
+chunks of whole blocks, and all devices the same ones. NumPy's own normal numbers and integers reject some words: what a
+number is made of depends on those before it.
+"""
 
 from __future__ import annotations
 
-import functools
+import math
 from collections.abc import Callable
 
 import numpy as np
 
 from ..common.curves import choose
-from ..common.draws import Key, fill_integers, fill_normal, fill_uniform, philox
 from ..common.primitives import Array
 from .parallel import TEMPORARY_BYTES, empty, parallel_for
 
 __all__ = ["dropout", "dropout_grad_x", "integers", "normal", "uniform"]
 
-
-def uniform(shape: tuple[int, ...], dtype: str, key: Key) -> Array:
-    """Number i, in C order, is the i-th number of its dtype in [0, 1) of Philox(key)."""
-    return _filled(fill_uniform, shape, dtype, key, 8 if dtype == "float32" else 4, TEMPORARY_BYTES // 4)
+Key = tuple[int, int]
 
 
-def normal(shape: tuple[int, ...], dtype: str, key: Key) -> Array:
-    """Of mean 0 and variance 1: number i, in C order, is made of the pair i // 2 of float64 of Philox(key)."""
-    return _filled(fill_normal, shape, dtype, key)
+def _philox(key: Key, block: int) -> np.random.Generator:
+    """NumPy's generator on a key, from a block of four 64-bit words on."""
+    return np.random.Generator(np.random.Philox(key=np.array(key, np.uint64), counter=block))
 
 
-def integers(shape: tuple[int, ...], low: int, high: int, key: Key) -> Array:
-    """int64 from low up to, and without, high: number i, in C order, is made of the i-th word of Philox(key)."""
-    return _filled(functools.partial(fill_integers, low=low, high=high), shape, "int64", key)
-
-
-def _filled(fill: Callable[..., None], shape: tuple[int, ...], dtype: str, key: Key, per_block: int = 4,
-            chunk: int = TEMPORARY_BYTES // 32) -> Array:
+def _filled(shape: tuple[int, ...], dtype: str, key: Key, fill: Callable[[Array, np.random.Generator], object],
+            per_block: int = 4, chunk: int = TEMPORARY_BYTES // 32) -> Array:
     """A new array of so many numbers per block of Philox. chunk: how many are filled at once."""
     y = empty(shape, np.dtype(dtype))
     numbers = y.reshape(-1)
-    parallel_for(y.size, chunk, lambda i, j: fill(numbers[i:j], philox(key, i // per_block)))
+    parallel_for(y.size, chunk, lambda i, j: fill(numbers[i:j], _philox(key, i // per_block)))
     return y
+
+
+def uniform(shape: tuple[int, ...], dtype: str, key: Key) -> Array:
+    """In [0, 1): number i, in C order, is the upper 53 bits of word i, or for float32 the upper 24 of half a word, its
+    lower half first."""
+    return _filled(shape, dtype, key, lambda y, draw: draw.random(dtype=y.dtype, out=y),
+                   8 if dtype == "float32" else 4, TEMPORARY_BYTES // 4)
+
+
+def normal(shape: tuple[int, ...], dtype: str, key: Key) -> Array:
+    """Of mean 0 and variance 1, two of each pair u, v of float64 in [0, 1): r cos(2 pi v) and r sin(2 pi v) with r =
+    sqrt(-2 log(1 - u)) (Box and Muller 1958). In float64 for float32 too: what machines compute differently there is,
+    rounded, nearly always equal."""
+    def fill(y: Array, draw: np.random.Generator) -> None:
+        u, v = draw.random((-(-y.size // 2), 2)).T
+        r, angle = np.sqrt(-2 * np.log(1 - u)), 2 * math.pi * v
+        y[::2], y[1::2] = r * np.cos(angle), (r * np.sin(angle))[:y.size // 2]
+    return _filled(shape, dtype, key, fill)
+
+
+def integers(shape: tuple[int, ...], low: int, high: int, key: Key) -> Array:
+    """int64 from low up to, and without, high: number i, in C order, is low + word i % (high - low)."""
+    def fill(y: Array, draw: np.random.Generator) -> None:
+        words = draw.bit_generator.random_raw(y.size) % np.uint64(high - low)
+        np.add(words.view(np.int64), low, out=y)
+    return _filled(shape, "int64", key, fill)
 
 
 def dropout(x: Array, p: float, key: Key) -> Array:
@@ -45,7 +67,7 @@ def dropout(x: Array, p: float, key: Key) -> Array:
     values, results = x.reshape(-1), y.reshape(-1)
 
     def work(i: int, j: int) -> None:      # of whole blocks, of eight numbers each
-        kept = philox(key, i // 8).random(j - i, dtype=np.float32) >= p
+        kept = _philox(key, i // 8).random(j - i, dtype=np.float32) >= p
         choose(kept, values[i:j] / x.dtype.type(1 - p), 0, results[i:j])
 
     parallel_for(x.size, TEMPORARY_BYTES // 4, work)
