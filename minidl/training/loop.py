@@ -370,15 +370,23 @@ class _Compiled(_Plain):
         with _evaluating(self.model):
             for size in self.tests:
                 look()
-                classes &= self.look(size)
+                classes &= self._run(self.look, size)
         totals = ranks.added_up(self.test_metrics.totals())
         return _means(totals, self.test.images_per_epoch, classes, self.functions)
 
     def epoch(self, number: int = 0, done: int = 0) -> Iterator[int]:
         self.train.skip(done)
         for size, images in zip(self.batches, self.train.sizes[done:], strict=True):
-            self.classes = self.step(size, images)
+            self.classes = self._run(self.step, size, images)
             yield images
+
+    @staticmethod
+    def _run(step: Callable[..., bool], *sizes: int) -> bool:
+        """A step; what it refuses is an error that begins with the way out that needs no other model."""
+        try:
+            return step(*sizes)
+        except CompileError as error:
+            raise CompileError(f"fit: pass compiled=False (--no-compile), or change this: {error}") from error
 
     def warm_up(self, place: Place) -> None:
         """Record what was recorded before the checkpoint: the steps after it are then replayed where they were, which

@@ -306,6 +306,15 @@ def dropout(shape: tuple[int, ...], dtype: type, p: float = 0.3, key: tuple[int,
     agrees(lambda k, x: [k.dropout(x, p, key), k.dropout_grad_x(x, p, key)], np.ones(shape, dtype), rtol=2)
 
 
+def draws(shape: tuple[int, ...], key: tuple[int, int]) -> None:
+    """The CPU's: equal but for the last bits of normal numbers, of which one in a million differs as float32."""
+    for dtype, rtol, atol in (("float32", 1, 0), ("float64", 8, 8)):
+        agrees(lambda k, x, dtype=dtype: k.uniform(shape, dtype, key), np.ones(1))
+        agrees(lambda k, x, dtype=dtype: k.normal(shape, dtype, key), np.ones(1), rtol=rtol, atol=atol)
+    for low, high in ((0, 1), (-7, 5), (-2**63, 2**63 - 1), (2**62, 2**62 + 3)):
+        agrees(lambda k, x, low=low, high=high: k.integers(shape, low, high, key), np.ones(1))
+
+
 def normalization(g: NormGeometry, shape: tuple[int, ...], affine: bool, dtype: type) -> None:
     """All of its primitives, near 1000 too; nothing else than the running values changes."""
     w, b = (normal(*g.affine, dtype=dtype, seed=seed) if affine else None for seed in (2, 3))

@@ -306,6 +306,12 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "randint of a bool": (lambda: minidl.randint(0, True, 2), ValueError, "randint: high is True but must be an int"),
     "randint in a fraction": (lambda: minidl.randint(0, 2, (2.0,)), ValueError,  # type: ignore[arg-type]
                               "randint: a size is 2.0 but must be an int of at least 0"),
+    "randint of too many bits": (lambda: minidl.randint(0, 2**63, 2), ValueError,
+                                 r"randint: low and high are 0 and 9223372036854775808 but must be from -2\*\*63"),
+    "rand of half precision": (lambda: minidl.rand(2, dtype="float16"), TypeError,
+                               "rand: dtype is float16 but must be float32 or float64; convert with"),
+    "randn_like integers": (lambda: minidl.randn_like(zeros(2, dtype="int64")), TypeError,
+                            "randn: dtype is int64 but must be float32 or float64; convert with"),
     "randperm of a bool": (lambda: minidl.randperm(True), ValueError, "randperm: n is True but must be an int of at"),
     "randperm below 0": (lambda: minidl.randperm(-1), ValueError, "randperm: n is -1 but must be an int of at least 0"),
     "randperm of a float": (lambda: minidl.randperm(3.0), ValueError, "randperm: n is 3."),  # type: ignore[arg-type]

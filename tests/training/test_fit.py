@@ -208,6 +208,20 @@ def test_a_loss_that_is_not_one_number_is_named(loss: Any, given: str, compiled:
             **QUIET)
 
 
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_what_cannot_be_compiled_names_the_option_first(training: bool) -> None:
+    """Then what it is, and what else to do; and the option is a way out."""
+    class Reads(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * x.mean().item() if self.training == training else x
+
+    model = nn.Sequential(Reads(), net())
+    with pytest.raises(minidl.CompileError, match=r"^fit: pass compiled=False \(--no-compile\), or change this: compile"
+                                                  r": .* reads a Tensor's .* at .*test_fit\.py:\d+, which a replay"):
+        trained(model, compiled=True)
+    assert len(trained(model, compiled=False)) > 0
+
+
 @pytest.mark.parametrize("name", ["loss", "accuracy", "epoch", "step", "lr", "seconds", "images_per_second"])
 @pytest.mark.parametrize("where", ["fit", "fit, compiled", "evaluate", "RunningMetrics"])
 def test_a_metric_cannot_take_a_name_that_is_taken(where: str, name: str) -> None:

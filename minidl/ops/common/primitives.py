@@ -151,8 +151,9 @@ PRIMITIVES: dict[str, Primitive] = {
     **dict.fromkeys(("pair_loss", "pair_loss_grad_target", "pair_loss_grad_x"), PLAIN),
     "cross_entropy_with_grad": Primitive("ilcc", "si", "cross_entropy"),
     "update_metrics": Primitive(changes=(0,), effect=True, counter=True),
-    # batches, the update, and regions
+    # batches and random numbers, the update, and regions
     "gather": PLAIN, "next_batch": PLAIN, "next_rows": PLAIN,
+    **dict.fromkeys(("uniform", "normal", "integers"), Primitive(captured=True)),
     "advance": Primitive(changes=(0,), effect=True),
     "sgd": Primitive(changes=(0, 2), effect=True, update=True, captured=True),
     **dict.fromkeys(("adam", "rmsprop"), Primitive(changes=(0, 2, 3, 4), effect=True, update=True, captured=True)),
