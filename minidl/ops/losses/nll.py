@@ -27,9 +27,9 @@ def _nll_loss(k, log_p: Tensor, labels: Tensor, weight: Tensor | None = None, *,
 
 def nll(log_p: Tensor, labels: Tensor, weight: Tensor | None, reduction: str, ignored: int | None,
         smoothing: float = 0.0) -> Tensor:
-    """The loss; a weighted mean knows how much each label counts in it: `loss.weights`, (n,)."""
+    """The loss; a weighted mean, and losses of each row, know how much each label counts: `loss.weights`, (n,)."""
     loss = _nll_loss(log_p, labels, weight, reduction=reduction, smoothing=smoothing, ignored=ignored)
-    if reduction == "mean":
+    if reduction != "sum":
         with no_grad():
             # A label that is not a class makes the loss NaN, whatever its weight.
             counts = None if weight is None else gather(weight, 0, clip(labels, low=0, high=log_p.shape[1] - 1))
