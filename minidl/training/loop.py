@@ -32,6 +32,7 @@ from .metrics import (
     Batch,
     Function,
     Metrics,
+    Parts,
     Progress,
     RunningMetrics,
     apart,
@@ -86,7 +87,7 @@ def update(model: nn.Module, optimizer: optim.Optimizer, batches: Sequence[Batch
     """
     optimizer.zero_grad()
     params = [p for group in optimizer.groups for p in group["params"]]
-    total: Any = 0                         # how much the batches count together
+    total: Tensor | float = 0              # how much the batches count together
     known, seen, mean, classes = images, 0, 0.0, False
     for batch in batches:
         outputs = batch.outputs(model)
@@ -135,7 +136,7 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Any, ...]], *, loss: Func
     return found if metrics is None else (*found, {name: means[name] for name in metrics})
 
 
-def predict(model: nn.Module, batches: Any) -> Any:
+def predict(model: nn.Module, batches: Iterable[object] | Tensor | np.ndarray) -> Parts:
     """What a model answers to all batches, in evaluation mode, off the tape: as NumPy arrays (images, ...), one or a
     tuple or dict of them, as the model gives.
 
@@ -151,8 +152,8 @@ def predict(model: nn.Module, batches: Any) -> Any:
         batches = data.DataLoader(batches, 256, shuffle=False,
                                   device=next((t.device for _, t in model.named_tensors()), "cpu"))
     if isinstance(batches, data.DataLoader) and batches.shuffle:
-        raise ValueError("predict: the loader gives its items in a new order, so nobody would know whose answers these "
-                         "are; pass shuffle=False")
+        raise ValueError("predict: the loader shuffles, so that the answers would come in an order that is not known; "
+                         "pass shuffle=False")
     with _evaluating(model):
         found = [mapped(Tensor.numpy, outputs_of(model, mapped(as_tensor, batch[0] if isinstance(batch, (tuple, list))
                                                                else batch))) for batch in batches]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Metrics = dict[str, Any]
 Function = Callable[[Any, Any], Any]       # of outputs and targets: a loss, or what is measured beside it
+Parts = Any                                # one Tensor or array, or a tuple or dict of them
 # The names of an epoch's own numbers.
 TAKEN = "loss", "accuracy", "epoch", "step", "lr", "seconds", "images_per_second"
 
@@ -32,8 +33,8 @@ class Batch(NamedTuple):
     """What a loader gives, as Tensors: inputs and targets, each one or a tuple or dict of them, and how much each image
     counts, (n,), where that is told."""
 
-    inputs: Any
-    targets: Any
+    inputs: Parts
+    targets: Parts
     weights: Tensor | None
 
     @classmethod
@@ -64,7 +65,7 @@ class Batch(NamedTuple):
         """How many images."""
         return count_of(self.targets)
 
-    def outputs(self, model: Callable[..., Any]) -> Any:
+    def outputs(self, model: Callable[..., Any]) -> Parts:
         """Of a model, which is given several inputs each by itself: those of a tuple by place, of a dict by name."""
         return outputs_of(model, self.inputs)
 
@@ -91,7 +92,7 @@ class Batch(NamedTuple):
         return mean
 
 
-def outputs_of(model: Callable[..., Any], inputs: object) -> Any:
+def outputs_of(model: Callable[..., Any], inputs: Parts) -> Parts:
     """model(inputs); of several inputs, those of a tuple by place, and those of a dict by name."""
     return model(*inputs) if isinstance(inputs, tuple) else model(**inputs) if isinstance(inputs, dict) else \
         model(inputs)
@@ -125,7 +126,7 @@ class RunningMetrics:
         self._more = [Tensor(np.zeros(3), device=device) for _ in range(2 + len(self.functions))]
         self._class = Tensor(np.zeros(1, np.int64), device=device)
 
-    def update(self, loss: Tensor, outputs: Any, targets: Any) -> bool:
+    def update(self, loss: Tensor, outputs: Parts, targets: Parts) -> bool:
         """Count a batch in: its mean loss (one number), outputs, targets (n, ...), one Tensor or several. Returns
         whether right answers were counted: where outputs are logits (n,classes) and targets integers (n,).
 
@@ -222,7 +223,8 @@ def require_loss(loss: object) -> None:
     """Refuse a loss that is not a Tensor of one number."""
     if not isinstance(loss, Tensor) or loss.size != 1:
         raise TypeError(f"training: the loss is a {_named(loss)} but must be a Tensor of one number, a batch's mean; "
-                        "compute it with minidl's ops, and .mean()")
+                        "compute it with minidl's ops, and .mean(); a loss by image goes with batches (inputs, "
+                        "targets, weights)")
 
 
 def _named(value: object) -> str:
@@ -310,9 +312,9 @@ def top_k_accuracy(k: int, ignore_index: int | None = None) -> Function:
 
 
 class WholeSet:
-    """A metric of `fit` and `evaluate` that is no mean over batches: function(outputs, targets) of all test images at
-    once, NumPy arrays (or tuples or dicts of them, as the model and the loader give) -> one number. An epoch has it as
-    `test_<name>`; of training images, whose net changes at each step, it is not measured.
+    """A metric of `fit` and `evaluate` that is not a mean over batches: function(outputs, targets) of all test images
+    at once, NumPy arrays (or tuples or dicts of them, as the model and the loader give) -> one number. An epoch has it
+    as `test_<name>`; of training images, whose net changes at each step, it is not measured.
 
     >>> spread = WholeSet(lambda outputs, targets: np.ptp(outputs[:, 0]).item())
     >>> spread(np.eye(2), None)
@@ -322,11 +324,12 @@ class WholeSet:
     def __init__(self, function: Function):
         self.function = function
 
-    def __call__(self, outputs: Any, targets: Any) -> Any:
+    def __call__(self, outputs: Parts, targets: Parts) -> Any:
         return self.function(outputs, targets)
 
 
-def of_sklearn(name: str, outputs_as: Callable[[Any], Any], ignore_index: int | None, **options: Any) -> WholeSet:
+def of_sklearn(name: str, outputs_as: Callable[[np.ndarray], np.ndarray], ignore_index: int | None,
+               **options: str) -> WholeSet:
     """sklearn.metrics.<name>(labels, what `outputs_as` makes of the logits)."""
     try:
         function = getattr(importlib.import_module("sklearn.metrics"), name)
@@ -334,7 +337,7 @@ def of_sklearn(name: str, outputs_as: Callable[[Any], Any], ignore_index: int | 
         raise ImportError(f"training.{name}: scikit-learn is not installed; run pip install 'minidl[metrics]'"
                           ) from None
 
-    def measure(outputs: Any, labels: Any) -> Any:
+    def measure(outputs: np.ndarray, labels: np.ndarray) -> Any:
         counts = labels != ignore_index
         return function(labels[counts], outputs_as(outputs[counts]), **options)
     return WholeSet(measure)

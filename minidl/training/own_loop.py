@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from ..nn.weights import WeightsError
 from ..optim import Optimizer
 from ..optim.state import examples
 from .checkpoint import read_state, write_state
+
+Part = Any                                 # what has a state_dict and a load_state_dict
 
 
 class Checkpoint:
@@ -38,20 +41,20 @@ class Checkpoint:
     {'epoch': 3}
     """
 
-    def __init__(self, **parts: Any):
+    def __init__(self, **parts: Part):
         for name, part in parts.items():
             if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
                 raise TypeError(f"Checkpoint: {name} is a {type(part).__name__} but must have a state_dict and a "
                                 "load_state_dict; give numbers and arrays to save()")
         self.parts = parts
 
-    def save(self, path: str | os.PathLike[str], **facts: Any) -> None:
+    def save(self, path: str | os.PathLike[str], **facts: object) -> None:
         """Raises OSError where it cannot be written, TypeError or ValueError for facts that a file cannot hold."""
         self._tell_names()
         write_state(path, {"parts": {name: part.state_dict() for name, part in self.parts.items()},
                            "rng": list(rng.get_state()), "facts": facts})
 
-    def load(self, path: str | os.PathLike[str], like: Any = None) -> dict[str, Any]:
+    def load(self, path: str | os.PathLike[str], like: Mapping[str, object] | None = None) -> dict[str, Any]:
         """Put everything back; returns the facts. like: facts with arrays, as they were saved, if there are any."""
         self._tell_names()
         own = {name: examples(part) if isinstance(part, Optimizer) else part.state_dict()

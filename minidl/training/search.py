@@ -37,12 +37,15 @@ def find_rate(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoad
 
     Model, optimizer, loader and random stream are afterwards as they were. The rates are those of the first group;
     the others keep their ratio to it. loss, clip: as for `fit`. Raises ValueError for rates that are not 0 < low <
-    high, for less than 10 steps, and where no loss was finite.
+    high, for less than 10 steps, for a first group whose rate is 0, and where no loss was finite.
     """
     if not 0 < low < high < math.inf:
         raise ValueError(f"find_rate: low is {low!r} and high {high!r} but must be numbers with 0 < low < high")
     if not isinstance(steps, int) or steps < 10:
         raise ValueError(f"find_rate: steps is {steps!r} but must be an int of at least 10")
+    if not optimizer.groups[0]["lr"]:
+        raise ValueError("find_rate: the rate of the first group is 0 but must be above, since the others keep their "
+                         "ratio to it; set any")
     batches, rates, losses, average = _endless(copy.copy(train)), [], [], 0.0
     with _restored(optimizer, *(each for each in (model, loss) if isinstance(each, nn.Module))), training(model):
         shares = [group["lr"] / optimizer.groups[0]["lr"] for group in optimizer.groups]
@@ -64,7 +67,7 @@ def find_rate(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoad
     return RateSearch(rates[int(np.argmin(losses))] / 10, rates, losses)
 
 
-def _endless(train: Any) -> Iterator[Any]:
+def _endless(train: data.DataLoader) -> Iterator[object]:
     """The batches of one epoch after the other."""
     epoch = 0
     while True:

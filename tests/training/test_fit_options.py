@@ -180,6 +180,41 @@ def test_steps_of_several_batches_are_those_of_one_with_all_images(case: str, co
     assert (weights(same), numbers(again)) == (weights(model), numbers(history))
 
 
+@pytest.mark.parametrize("accumulate", [1, 2, 5, 99])
+def test_plain_and_compiled_steps_end_in_the_same_bits(accumulate: int) -> None:
+    """With what changes in each batch, dropout and running means, and what does in each step, an average."""
+    def run(compiled: bool) -> tuple[Any, ...]:
+        minidl.manual_seed(1)
+        model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(0.4), nn.Linear(5, 3))
+        flat, wide = ([p for p in model.parameters() if (p.ndim > 1) is whether] for whether in (False, True))
+        (x, y), ema = arrays(), optim.EMA(model)
+        parts = x.astype(np.float32), y, np.arange(COUNT) % 3
+        history = fit(model, optim.Together(optim.Muon(wide, 0.02), optim.AdamW(flat, 0.01)),
+                      loader(*parts, shuffle=True), loader(*parts), epochs=4, loss=per_image, callbacks=ema,
+                      accumulate=accumulate, clip=0.1, compiled=compiled, **QUIET)
+        return weights(model), numbers(history), [array.tobytes() for array in ema.state_dict()["averages"]]
+    plain = run(False)
+    assert plain == run(True)
+    assert plain[1][-1]["step"] == 4 * -(-6 // accumulate)
+
+
+def test_a_signal_within_a_step_is_obeyed_after_it(tmp_path: Path) -> None:
+    def run(folder: str, at: int = 0, **options: Any) -> list[bytes]:
+        (x, y), model, seen = arrays(), net(0.3), []
+
+        def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+            seen.append(len(labels))
+            if len(seen) == at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return ops.cross_entropy(outputs, labels)
+        fit(model, sgd(model), loader(x, y, shuffle=True), loader(x, y), epochs=3, accumulate=3, loss=loss,
+            checkpoints=tmp_path / folder, **options, **QUIET)
+        return weights(model)
+    with pytest.raises(training.Interrupted, match="stopped it after step 1;"):
+        run("part", at=2)
+    assert run("part", resume=True) == run("whole")
+
+
 @pytest.mark.parametrize("wrong", [0, 1.5, -1, "2"])
 def test_numbers_that_cannot_be_are_refused(wrong: Any) -> None:
     model, (x, y) = net(), arrays()
@@ -396,6 +431,8 @@ def test_a_search_ends_where_the_loss_does() -> None:
     for wrong, said in (({"low": 2.0, "high": 1.0}, "low is 2.0 and high 1.0"), ({"steps": 9}, "steps is 9 but must")):
         with pytest.raises(ValueError, match=f"^find_rate: {said}"):
             training.find_rate(model, sgd(model), loader(x, y), **wrong)  # type: ignore[arg-type]  # of several kinds
+    with pytest.raises(ValueError, match=r"^find_rate: the rate of the first group is 0"):
+        training.find_rate(model, sgd(model, 0.0), loader(x, y))
     with pytest.raises(ValueError, match=r"^find_rate: the loss at the first rate, 1e-06, is not finite"):
         training.find_rate(model, sgd(model), loader(x * np.nan, y))
 
@@ -413,7 +450,7 @@ def test_predictions() -> None:
     inputs, targets = several(True)
     one, other = training.predict(two, loader(inputs, targets))
     assert (one.shape, other.shape) == ((COUNT, 3), (COUNT, 2))
-    for given, said in ((loader(x, x, shuffle=True), "the loader gives its items in a new order"), ([], "got 0 batch")):
+    for given, said in ((loader(x, x, shuffle=True), "the loader shuffles"), ([], "got 0 batch")):
         with pytest.raises(ValueError, match=f"^predict: {said}"):
             training.predict(model, given)
 

@@ -300,8 +300,9 @@ def test_the_processor_is_told_by_its_model() -> None:
 def test_one_command_does_the_whole_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--model", "lenet5", *QUICK, "--output-dir", "out"]) == 0
     lines = capsys.readouterr().out.strip().splitlines()
-    assert re.fullmatch(r"lenet5 on synthetic-digits: test accuracy \d+\.\d\d % after 1 epoch in \d+\.\d s \(cpu\)",
-                        lines[-1])
+    assert re.fullmatch(r"lenet5 on synthetic-digits: test accuracy \d+\.\d\d % after 1 epoch in \d+\.\d s \(cpu\); "
+                        "weights in out/weights.h5; next: minidl predict --weights out/weights.h5 FILE, or minidl plot "
+                        "out", lines[-1])
     assert lines[1].startswith("epoch  1/1: loss ")
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert (config["model"], config["data"], config["device"]) == ("lenet5", "synthetic-digits", "cpu")
@@ -406,6 +407,7 @@ def test_the_target_may_be_the_image(compiled: str, tmp_path: Path, capsys: pyte
     assert not any("accuracy" in name for name in metrics)
     told = capsys.readouterr().out.strip().splitlines()[-1]
     assert told.startswith(f"autoencoder on synthetic-digits: test loss {metrics['test_loss']:.4f} after 1 epoch")
+    assert told.endswith("; weights in out/weights.h5; next: minidl plot out")
     assert cli.main(["--eval", "out"]) == 0
     assert (f"autoencoder on synthetic-digits: test loss {metrics['test_loss']:.4f}, 128 images, weights out/weights.h5"
             in capsys.readouterr().out)
