@@ -99,7 +99,8 @@ OWN: dict[str, dict[str, Any]] = {
                    "std": np.array([0.25])},
     "Dataset": {"images": PICTURES}, "random_split": {"sizes": np.array([3, 1])},
     "mixup": {"images": IMAGES, "key": (1, 2)}, "dirac_": {"tensor": FILTERS}, "Muon": {"params": [ROWS]},
-    "predict": {"model": nn.Identity(), "batches": ROWS}, "clip_grad_norm": {"params": [ROWS]}, "clip_grad_value": {"params": [ROWS]},
+    "predict": {"model": nn.Identity(), "batches": ROWS},
+    "clip_grad_norm": {"params": [ROWS]}, "clip_grad_value": {"params": [ROWS]},
     "Optimizer": {"common": {"lr": 0.1}}, "clip": {"low": 0.5}, "summary": {"net": nn.Identity(), "inputs": [ROWS[:1]]},
     "Rates": {"table": ROWS, "position": INTEGERS[:1]}, "average": {"share": np.array(0.5)},
     "train_step": {"model": NET, "optimizer": optim.SGD(NET.parameters(), 0.0), "images": IMAGES}}
