@@ -417,18 +417,18 @@ def metrics(n: int, classes: int, dtype: type) -> None:
     labels, loss = rng.integers(0, classes, n), np.asarray(1.25, dtype)
     for change in (lambda x: x, np.round, lambda x: np.where(x > 1, np.nan, np.where(x < -1, np.inf, x))):
         x = change(rng.standard_normal((n, classes)).astype(dtype)).astype(dtype)
-        found, want = cupy.asarray(np.array([1.5, 3.0])), np.array([1.5, 3.0])
-        for _ in range(2):
-            cuda.update_metrics(found, cupy.asarray(loss), cupy.asarray(x), cupy.asarray(labels))
-            cpu.update_metrics(want, loss, x, labels)
+        found, want = cupy.asarray(np.array([1.5, 3.0, 1.0])), np.array([1.5, 3.0, 1.0])
+        for value in (loss, loss, np.asarray(np.inf, dtype), loss):
+            cuda.update_metrics(found, cupy.asarray(value), cupy.asarray(x), cupy.asarray(labels))
+            cpu.update_metrics(want, value, x, labels)
         np.testing.assert_array_equal(found.get(), want)
 
 
 def metrics_count_beyond_what_a_float_counts() -> None:
-    n, found = 2**24 + 3, cupy.asarray(np.zeros(2))
+    n, found = 2**24 + 3, cupy.asarray(np.zeros(3))
     cuda.update_metrics(found, cupy.asarray(np.asarray(0, np.float32)), cupy.asarray(np.zeros((n, 1), np.float32)),
                         cupy.asarray(np.zeros(n, np.int64)))
-    assert found.tolist() == [0, n]
+    assert found.tolist() == [0, n, 1]
 
 
 def linear_with_an_activation(act: str, sizes: tuple[int, int, int], dtype: type) -> None:

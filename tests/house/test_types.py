@@ -101,6 +101,7 @@ OWN: dict[str, dict[str, Any]] = {
                    "std": np.array([0.25])},
     "Dataset": {"images": PICTURES}, "random_split": {"sizes": np.array([3, 1])},
     "mixup": {"images": IMAGES, "key": (1, 2)}, "dirac_": {"tensor": FILTERS}, "Muon": {"params": [ROWS]},
+    "predict": {"model": nn.Identity(), "batches": ROWS},
     "clip_grad_norm": {"params": [ROWS]}, "clip_grad_value": {"params": [ROWS]},
     "Optimizer": {"common": {"lr": 0.1}}, "clip": {"low": 0.5}, "summary": {"net": nn.Identity(), "inputs": [ROWS[:1]]},
     "Rates": {"table": ROWS, "position": INTEGERS[:1]}, "average": {"share": np.array(0.5)},

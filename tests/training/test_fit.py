@@ -53,11 +53,11 @@ def weights(model: nn.Module) -> list[bytes]:
 @pytest.mark.parametrize(("source", "found"), [
     (np.zeros((200, 5, 3), np.float32), r"of type \w+"),
     ({"x": np.zeros((4, 3), np.float32), "y": np.zeros(4)}, "of type dict"),
-    ((np.zeros((4, 3), np.float32),) * 3, "3 things")], ids=["array", "dict", "three"])
+    ((np.zeros((4, 3), np.float32),) * 4, "4 things")], ids=["array", "dict", "four"])
 def test_batches_that_are_no_pairs_are_refused(source: Any, found: str, compiled: bool) -> None:
     """A batch of two items of one array could be unpacked, and trained on."""
     batches, model = data.DataLoader(source, 2), nn.Linear(3, 3)
-    with pytest.raises(TypeError, match=rf"^training: a batch is {found} but must be \(inputs, targets\); make the lo"):
+    with pytest.raises(TypeError, match=rf"^training: a batch is {found} but must be \(inputs, targets\), or these "):
         fit(model, optim.SGD(model.parameters(), 0.1), batches, batches, epochs=1, loss=ops.mse_loss,
             compiled=compiled, **QUIET)
     with pytest.raises(TypeError, match=rf"^training: a batch is {found} but must be"):

@@ -115,7 +115,8 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             result.changed = next(t for t in inputs if isinstance(t, Tensor)).changed
             if node is not None:
                 node.changed = result.changed
-        if not y.shape and len(held := {id(of): of for t in inputs if (of := weights_of(t)) is not None}) == 1:
+        if not y.shape and len(held := {id(of): of for t in inputs if (of := weights_of(t)) is not None
+                                        and not t.shape}) == 1:
             result.weights, = held.values()    # one number that is computed of a weighted mean counts as that does
         return result
 

@@ -28,7 +28,7 @@ def _nll_loss(k, log_p: Tensor, labels: Tensor, weight: Tensor | None = None, *,
 
 def nll(log_p: Tensor, labels: Tensor, weight: Tensor | None, reduction: str, ignored: int | None,
         smoothing: float = 0.0) -> Tensor:
-    """The loss; a weighted mean knows how much each label counts in it: `loss.weights`, (n,).
+    """The loss; a weighted mean, and losses of each row, know how much each label counts: `loss.weights`, (n,).
 
     log_p may be (n,classes,...); labels are (n,) of all pixels."""
     if log_p.ndim > 2:
@@ -36,7 +36,7 @@ def nll(log_p: Tensor, labels: Tensor, weight: Tensor | None, reduction: str, ig
         loss = nll(reshape(pixels, shape=(labels.size, log_p.shape[1])), labels, weight, reduction, ignored, smoothing)
         return reshape(loss, shape=pixels.shape[:-1]) if reduction == "none" else loss
     loss = _nll_loss(log_p, labels, weight, reduction=reduction, smoothing=smoothing, ignored=ignored)
-    if reduction == "mean":
+    if reduction != "sum":
         with no_grad():
             # A label that is not a class makes the loss NaN, whatever its weight.
             counts = None if weight is None else gather(weight, 0, clip(labels, low=0, high=log_p.shape[1] - 1))
