@@ -11,7 +11,7 @@ import numpy as np
 from ..common import choice, curves
 from ..common.curves import choose
 from ..common.primitives import Array, Flag
-from .parallel import REUSED_BYTES, elementwise, images_per_chunk, parallel_for, straight
+from .parallel import REUSED_BYTES, TEMPORARY_BYTES, elementwise, images_per_chunk, parallel_for, straight
 
 __all__ = ["argsort", "clip", "clip_grad_x", "copy", "erf", "maximum", "minimum", "pow",
            "reshape", "rsqrt", "rsqrt_grad_x", "where"]
