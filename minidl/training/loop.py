@@ -438,7 +438,7 @@ class _Fit:
                 place.ended = place.batch == len(run.train)
                 bar.update(size, self.means() if run.known or place.ended else {})
                 if self.callbacks.steps:
-                    given = Step(epoch, place.step, place.batch, self.asked)
+                    given = Step(epoch, place.step, place.batch, self.asked, place.images, self.lr)
                     place.stopped = ranks.called(self.callbacks, "on_step_end", given, run.optimizer, self.means)
                     place.ended |= place.stopped
                     if run.own_rates() != rates and not place.ended:
@@ -448,15 +448,14 @@ class _Fit:
                 self.look(due=True)
             place.totals = run.totals()
             if not math.isfinite(place.totals[0]):
-                lr = float(run.rates.table.numpy()[0, place.batch - 1])
-                raise FloatingPointError(f"training: a loss of this epoch is not finite (learning rate now {lr:g}); "
-                                         "use a smaller learning rate")
+                raise FloatingPointError("training: a loss of this epoch is not finite (learning rate now "
+                                         f"{self.lr():g}); use a smaller learning rate")
             require_counted(place.totals, place.images, f"fit: epoch {epoch}")
         except FloatingPointError as error:
             raise FloatingPointError(f"{error} (epoch {epoch}, step {place.step + run.known})") from None
         finally:
             bar.close()
-        place.classes, place.lr = run.classes, float(run.rates.table.numpy()[0, place.batch - 1])
+        place.classes, place.lr = run.classes, self.lr()
         place.key = list(rng.get_state())
         return place.images - before
 
@@ -466,6 +465,10 @@ class _Fit:
         steps = range(first, first + len(self.steps.train))
         self.steps.begin([[factor_at(schedule, step) for step in steps] for schedule in self.schedules])
         return self.steps.own_rates()
+
+    def lr(self) -> float:
+        """The learning rate of the last step, of the first group."""
+        return float(self.steps.rates.table.numpy()[0, self.place.batch - 1])
 
     def means(self) -> dict[str, float]:
         """Of the epoch so far."""
