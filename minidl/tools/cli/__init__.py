@@ -8,7 +8,10 @@ import sys
 COMMANDS: dict[str, str] = {               # each is a module of this package with a main(argv, prog)
     "train": "train a model of the zoo, and write a run folder",
     "predict": "classes and probabilities of pictures, by a weights file",
+    "report": "report.html of a run folder, also while it trains",
+    "runs": "the runs of a folder: what differs, how good they are",
     "plot": "curves, filters, confusion matrix and report of a run folder",
+    "profile": "the calls of a net's training step: time, bytes, FLOP, limit",
     "summary": "a model's layers: shapes, parameters, multiply-adds, memory",
     "models": "the models of the zoo and their recipes",
     "data": "the data sets: where they are found, or fetch them",

@@ -573,13 +573,13 @@ def _board(folder: RunFolder) -> Callable[[dict[str, Any]], None]:
 
 
 def _pictures(folder: RunFolder, model: nn.Module, test_loader: data.DataLoader) -> None:
-    """Curves, filters, confusion matrix and report of a finished run, where the extra `plot` is installed."""
-    if find_spec("matplotlib") is None:
-        return
+    """The report of a finished run, and curves, filters and confusion matrix where the extra `plot` is installed."""
     from minidl import plot
 
     try:
-        say(f"pictures: {', '.join(path.name for path in plot.pictures(folder.path, model, test_loader))}")
+        made = (plot.pictures(folder.path, model, test_loader) if find_spec("matplotlib") else
+                [plot.report(folder.path, model, test_loader)])
+        say(f"pictures: {', '.join(path.name for path in made)}")
     except (ValueError, OSError) as error:
         complain(f"warning: no pictures of this run: {error}")
 

@@ -248,6 +248,7 @@ def _columns(shown: np.ndarray) -> int:
 
 def filters_figure(weights: np.ndarray, theme: Theme) -> Figure:
     """As `filters`, for a theme."""
+    weights = np.asarray(weights)
     shown, mosaic = filters_mosaic(weights)
     columns, images = _columns(shown), shown.shape[1] in (1, 3)
     rows = -(-len(shown) // columns) if images else len(shown)

@@ -210,6 +210,12 @@ def page(run: Run, live: int = 0) -> str:
         ("Where a step's time goes", _profile(run.profile), "wide"),
         ("Settings", _settings(settings), ""), ("Run and machine", _table(known), ""),
         ("Epochs", _epochs(run), "wide")]
+    return document(title, sections, (*run.notes, *_ended(run)), _facts(run), live)
+
+
+def document(title: str, sections: Iterable[tuple[str, str, str]], notes: Iterable[str] = (),
+             facts: Iterable[tuple[str, str]] = (), live: int = 0) -> str:
+    """A page of sections (title, HTML, class), of which those without content are left out."""
     title = escape(short(title, MAX_SHOWN))
     return PAGE.substitute(
         title=title, light=_colours(LIGHT, 0), dark=_colours(DARK, 1),
@@ -217,8 +223,8 @@ def page(run: Run, live: int = 0) -> str:
                           f"var(--{name}) }}" for name in (*(f"s{i}" for i in range(MAX_SERIES)), "train", "test",
                                                             "own")),
         refresh=f'<meta http-equiv="refresh" content="{live}">\n' if live else "",
-        notes="\n".join(f'<p class="note">{escape(note)}</p>' for note in (*run.notes, *_ended(run))),
-        facts="".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in _facts(run)),
+        notes="\n".join(f'<p class="note">{escape(note)}</p>' for note in notes),
+        facts="".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts),
         sections="\n".join(f'<section class="{kind}">\n<h2>{escape(name)}</h2>\n{content}\n</section>'
                            for name, content, kind in sections if content))
 
@@ -229,6 +235,19 @@ def _colours(theme: Any, column: int) -> str:
              "train": theme.series["train"], "test": theme.series["test"], "own": theme.series[""],
              **{f"s{i}": colours[column] for i, colours in enumerate(PALETTE)}}
     return "; ".join(f"--{name}: {colour}" for name, colour in named.items())
+
+
+def overlay(folder: str, runs: Mapping[str, Run], table: tuple[Sequence[str], Sequence[Sequence[str]]]) -> str:
+    """A page of several runs, by their names: their table, and their curves over one another."""
+    some = list(runs.items())[:MAX_SERIES]
+    drawn = []
+    for key in dict.fromkeys(key for run in runs.values() for m in run.metrics for key in m
+                             if key.startswith(("test_", "train_"))):
+        lines = [series(short(name, 30), f"s{i}", *_of_epochs(run, key)) for i, (name, run) in enumerate(some)]
+        name = key.replace("_", " ")
+        drawn.append((short(name).capitalize(), chart(lines, "epoch", short(name, 28), log=key.endswith("loss")), ""))
+    notes = [f"Curves are those of the first {MAX_SERIES} of {len(runs)} runs."] if len(runs) > MAX_SERIES else []
+    return document(folder, [("Runs", _numbers(*table), "wide"), *drawn], notes)
 
 
 # ---------------------------------------------------------------- the head
@@ -434,13 +453,13 @@ def _filters(weights: np.ndarray | None) -> str:
 
 
 def _profile(found: Mapping[str, Any]) -> str:
-    rows = found.get("rows")
-    if not isinstance(rows, list) or not rows:
+    if not found:
         return ""
     from ...lab.profile import HEAD, cells
 
-    return (f'<p class="faint">{escape(short(found.get("title", ""), MAX_SHOWN))}</p>'
-            + _numbers(HEAD, cells(rows)))
+    table = _numbers(HEAD, cells(found["rows"], found["limits"]))
+    return f'<p class="faint">{escape(short(found["title"], MAX_SHOWN))}</p>' + (
+        table if len(found["rows"]) <= 2 * MAX_OPEN else _folded(f'{len(found["rows"])} calls', table))
 
 
 # ---------------------------------------------------------------- answers

@@ -15,6 +15,7 @@ import numpy as np
 from ... import data, nn, ops, zoo
 from ...core.device import to_numpy
 from ...core.tensor import Tensor
+from ...lab.profile import cells
 from ...nn import weights
 from ...nn.table import Summary, Watcher, watching
 from ...ops.common.primitives import ACTIVATIONS
@@ -71,7 +72,7 @@ def read(folder: Path, model: nn.Module | None = None, test: Batches | None = No
     settings = _settings(config) if config.exists() else {}
     notes = [f"Data: {settings['data_note']}"] if settings.get("data_note") else []
     run = Run(folder, settings, read_metrics(folder) if metrics.exists() else [], read_statistics(folder), notes,
-              profile=_settings(folder / "profile.json") if (folder / "profile.json").exists() else {})
+              profile=_profile(folder / "profile.json"))
     if model is None and file.exists():
         model = _stored_model(file, notes)
     elif model is None:
@@ -99,6 +100,16 @@ def _settings(path: Path) -> dict[str, Any]:
     except ValueError:
         raise ValueError(f"plot: {path} is damaged: it must be an object of JSON; copy it again, or remove "
                          "it") from None
+
+
+def _profile(path: Path) -> dict[str, Any]:
+    """What `minidl profile --run` has left; nothing where it is not that."""
+    found = _settings(path) if path.exists() else {}
+    try:
+        cells(found["rows"], found["limits"])
+    except (KeyError, TypeError, AttributeError, ArithmeticError):
+        return {}
+    return {**found, "title": found.get("title", "")}
 
 
 def _stored_model(path: Path, notes: list[str]) -> nn.Module | None:
