@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
 
     Ctrl-C is a line and status 130 if the arguments are the process's, and KeyboardInterrupt if a program gives them.
     """
-    from .common import complain, interrupted, say
+    from .common import complain, interrupted, meant, say
 
     flags = sys.argv[1:] if argv is None else argv
     name = flags[0] if flags else ""
@@ -46,8 +46,9 @@ def main(argv: list[str] | None = None) -> int:
         say(f"minidl {__version__}")
         return 0
     if name not in COMMANDS:
-        complain(f"error: {f'{name!r} is not a command' if name else 'no command is given'}; it must be one of "
-                 f"{', '.join(COMMANDS)}; see minidl --help", prog="minidl")
+        text = (f"{f'{name!r} is not a command' if name else 'no command is given'}; it must be one of "
+                f"{', '.join(COMMANDS)}")
+        complain(f"error: {text}{meant(text)}; see minidl --help", prog="minidl")
         return 2
     command = importlib.import_module(f".{name.replace('-', '_')}", __name__)
     try:

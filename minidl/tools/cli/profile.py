@@ -16,7 +16,7 @@ from minidl.core import device
 from minidl.lab.profile import HEAD, cells, limits, profile
 from minidl.tools.plot.figures import write
 
-from .common import Parser, add_option, plugin, run, say
+from .common import Parser, add_json, add_option, plugin, run, say, say_json
 from .summary import shape
 from .train import number
 
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None, prog: str = "minidl profile") -> int:
     parser.add_argument("--steps", type=number(int, 1, "an int"), default=20, help="of which the median is taken "
                         "(default: %(default)s)")
     parser.add_argument("--run", metavar="RUN", help="write it into this run folder, too, whose report shows it")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     return run(parser, argv, command)
 
 
@@ -64,7 +64,7 @@ def command(args: argparse.Namespace) -> None:
     if args.run:
         write(Path(args.run) / "profile.json", json.dumps(found).encode())
     if args.json:
-        say(json.dumps(found))
+        say_json(found)
         return
     lines = [list(HEAD), *cells(rows, limit)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]

@@ -11,7 +11,7 @@ from minidl.tools.plot.figures import short, write
 from minidl.tools.plot.page import MACHINE, ORIGIN, Run, best, overlay
 from minidl.training import read_config, read_metrics, read_statistics
 
-from .common import Parser, complain, run, say
+from .common import Parser, add_json, complain, run, say, say_json
 
 FACTS = {*ORIGIN, *MACHINE, "machine", "output_dir", "data_asked", "data_source", "data_note", "train_images", "epochs",
          "test_images", "save_every", "tensorboard", "threads", "data_dir"}    # of a config.json that are no settings
@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None, prog: str = "minidl runs") -> int:
     parser.add_argument("--best", action="store_true", help="name the best one alone")
     parser.add_argument("--curves", action="store_true", help=f"draw their curves over one another, into {PAGE} in the "
                         "folder")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     return run(parser, argv, command)
 
 
@@ -46,7 +46,7 @@ def command(args: argparse.Namespace) -> None:
     if args.curves:
         say(str(write(folder / PAGE, overlay(str(folder), runs, (head, lines)).encode())))
     elif args.json:
-        say(json.dumps(rows))
+        say_json(rows)
     elif args.best:
         say(rows[0]["run"])
     else:
