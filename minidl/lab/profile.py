@@ -22,7 +22,7 @@ import numpy as np
 
 from .. import ops
 from ..compiler import compile
-from ..compiler.program import Slot, leaves
+from ..compiler.program import Call, Program, Slot, leaves
 from ..compiler.replay import ByCalls, arrays_of
 from ..core.mode import no_grad
 from ..core.tensor import Tensor
@@ -63,7 +63,7 @@ def flop_of(name: str, arguments: Iterable[Any], shapes: Sequence[Shape], made: 
     return max(map(math.prod, (*shapes, *made)), default=0)
 
 
-def flop(call: Any) -> int:
+def flop(call: Call) -> int:
     """Of a call of a program, a region's too; none where it only looks at its argument in another shape."""
     region = next(iter(call.arguments), None)
     if isinstance(region, Region):
@@ -77,12 +77,12 @@ def flop(call: Any) -> int:
         call.name, call.arguments, [slot.shape for slot in call.reads], [slot.shape for slot in call.results]))
 
 
-def changed(call: Any) -> list[Any]:
+def changed(call: Call) -> list[Slot]:
     """The values that a call changes in place."""
     return [slot for i in call.known.changes for slot in leaves(call.arguments[i]) if isinstance(slot, Slot)]
 
 
-def moved(call: Any) -> int:
+def moved(call: Call) -> int:
     """Bytes."""
     return 0 if call.known.shares else sum(
         math.prod(slot.shape) * slot.dtype.itemsize
@@ -105,7 +105,7 @@ class Clock:
         event.record()
         return event
 
-    def run(self, number: int, waiting: int | None, primitive: Any, arguments: list[Any],
+    def run(self, number: int, waiting: int | None, primitive: Callable[..., object], arguments: list[Any],
             options: dict[str, Any]) -> Any:
         begin = self._now()
         result = primitive(*arguments, **options)
@@ -123,7 +123,7 @@ class Clock:
         return [cupy.cuda.get_elapsed_time(begin, end) / 1e3 for begin, end in marks]
 
 
-def times(program: Any, given: list[Any], device: str, warmup: int, repeats: int) -> list[list[float]]:
+def times(program: Program, given: list[Any], device: str, warmup: int, repeats: int) -> list[list[float]]:
     """Seconds of each call of a program, as often as `repeats` says."""
     calls, clock, hold = ByCalls(program), Clock(device), None
     if device == "cuda":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import nn
-from ..core.device import to_numpy
+from ..core.device import Array, to_numpy
 from ..distributed import current
 from .callbacks import Step
 from .machine import machine, origin
@@ -152,10 +153,10 @@ class Record:
         self.written = time.perf_counter()
 
     def _append(self, line: dict[str, Any]) -> None:
-        self.folder.append_metrics(line, FILE)
+        self.folder.append(FILE, line)
 
 
-def read_statistics(folder: Any) -> list[Metrics]:
+def read_statistics(folder: str | os.PathLike[str]) -> list[Metrics]:
     """The lines that `Record` has written into a run folder; none where it was not there. Raises as `read_metrics`."""
     try:
         return read_metrics(folder, FILE)
@@ -163,7 +164,7 @@ def read_statistics(folder: Any) -> list[Metrics]:
         return []
 
 
-def _some(array: Any) -> np.ndarray:
+def _some(array: Array) -> np.ndarray:
     """Each k-th value, on the host; always a copy."""
     flat = array.reshape(-1)
     return np.array(to_numpy(flat[::-(-flat.size // MAX_VALUES) or 1]), np.float64)

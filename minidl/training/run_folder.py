@@ -137,10 +137,13 @@ class RunFolder:
             part.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
             os.replace(part, self.path / "config.json")
 
-    def append_metrics(self, metrics: Metrics, name: str = "metrics.jsonl") -> None:
-        """Add one line to metrics.jsonl, or a file of another name, whole or not at all; half a line that a full disk
-        left at its end goes, and so do lines of the same epoch and later ones, which a run left that goes on from an
-        earlier checkpoint."""
+    def append_metrics(self, metrics: Metrics) -> None:
+        """Add one line to metrics.jsonl, as `append` does."""
+        self.append("metrics.jsonl", metrics)
+
+    def append(self, name: str, metrics: Metrics) -> None:
+        """Add one line to a file, whole or not at all; half a line that a full disk left at its end goes, and so do
+        lines of the same epoch and later ones, which a run left that goes on from an earlier checkpoint."""
         line = (json.dumps(metrics, allow_nan=False) + "\n").encode()
         with self._writing(), open(self.path / name, "a+b", buffering=0) as file:
             file.seek(0)

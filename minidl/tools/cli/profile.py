@@ -94,7 +94,7 @@ def built(args: argparse.Namespace) -> tuple[nn.Module, tuple[int, ...]]:
     return net, args.input
 
 
-def target_of(net: nn.Module, x: Tensor, generator: Any) -> tuple[Any, Tensor]:
+def target_of(net: nn.Module, x: Tensor, generator: np.random.Generator) -> tuple[Any, Tensor]:
     """A loss, and targets for it: the net's own with its input, or classes for outputs (n,classes), or numbers."""
     with minidl.no_grad():
         y = net(x)

@@ -18,6 +18,7 @@ from .figures import (
     LIGHT,
     MAX_COUNTED_CLASSES,
     MAX_NAMED_CLASSES,
+    Theme,
     filters_caption,
     filters_mosaic,
     is_number,
@@ -229,7 +230,7 @@ def document(title: str, sections: Iterable[tuple[str, str, str]], notes: Iterab
                            for name, content, kind in sections if content))
 
 
-def _colours(theme: Any, column: int) -> str:
+def _colours(theme: Theme, column: int) -> str:
     """The page's variables of a theme."""
     named = {"ink": theme.ink, "faint": theme.faint, "line": theme.line, "paper": theme.paper,
              "train": theme.series["train"], "test": theme.series["test"], "own": theme.series[""],
@@ -505,7 +506,7 @@ def _classes(answers: Answers | None) -> str:
         return ""
     right, true, called = np.diag(answers.counts), answers.counts.sum(axis=1), answers.counts.sum(axis=0)
 
-    def share(part: Any, whole: Any) -> str:
+    def share(part: np.integer, whole: np.integer) -> str:
         return f"{100 * part / whole:.1f}" if whole else "none"
     lines = [[short(name, 40), f"{true[i]:,}", share(right[i], called[i]), share(right[i], true[i]),
               share(2 * right[i], true[i] + called[i])] for i, name in enumerate(answers.classes)]
