@@ -26,7 +26,7 @@ BINS = 40                                  # of a histogram
 # Seconds between two looks at the loss. One takes 10 us; on a GPU it waits for all steps that were started, and on
 # several ranks all of them take part.
 PAUSE, LONG_PAUSE = 0.001, 0.1
-ALLOWED, SHARE = 0.05, 0.005               # seconds, and share of the time, that statistics of weights may take
+ALLOWED, SHARE = 0.01, 0.005               # seconds, and share of the time, that statistics of weights may take
 WRITE_EVERY = 10.0                         # seconds, in an epoch that takes long
 
 
@@ -153,7 +153,7 @@ class Record:
         self.written = time.perf_counter()
 
     def _append(self, line: dict[str, Any]) -> None:
-        self.folder.append(FILE, line)
+        self.folder.append(FILE, line, sync=False)
 
 
 def read_statistics(folder: str | os.PathLike[str]) -> list[Metrics]:

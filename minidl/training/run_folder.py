@@ -141,9 +141,10 @@ class RunFolder:
         """Add one line to metrics.jsonl, as `append` does."""
         self.append("metrics.jsonl", metrics)
 
-    def append(self, name: str, metrics: Metrics) -> None:
+    def append(self, name: str, metrics: Metrics, sync: bool = True) -> None:
         """Add one line to a file, whole or not at all; half a line that a full disk left at its end goes, and so do
-        lines of the same epoch and later ones, which a run left that goes on from an earlier checkpoint."""
+        lines of the same epoch and later ones, which a run left that goes on from an earlier checkpoint.
+        sync: wait until it is on the disk."""
         line = (json.dumps(metrics, allow_nan=False) + "\n").encode()
         with self._writing(), open(self.path / name, "a+b", buffering=0) as file:
             file.seek(0)
@@ -156,7 +157,8 @@ class RunFolder:
             try:
                 if file.write(line) != len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                os.fsync(file.fileno())
+                if sync:
+                    os.fsync(file.fileno())
             except OSError:
                 file.truncate(end)
                 raise
