@@ -289,6 +289,16 @@ def test_an_autoencoder_has_its_pairs_the_worst_first() -> None:
     assert page._beside(denoised).count("<img") == 18
 
 
+@pytest.mark.parametrize(("shape", "small"), [((3, 32, 32), 32), ((3, 224, 224), 32), ((1, 1, 7), 1)])
+def test_large_images_are_made_smaller(shape: tuple[int, ...], small: int) -> None:
+    noise = np.random.default_rng(0).normal(size=(30, *shape)).astype(np.float32)
+    found = run.answer(Same(), [(noise, noise * 2)], [])["pairs"]
+    drawn = page._beside(found)
+    assert len(drawn) < 500_000
+    width, height = struct.unpack(">II", b64decode(drawn.partition("base64,")[2][:64])[16:24])
+    assert (height, width) == (small, small * shape[2] // shape[1])
+
+
 def test_masks_are_counted_by_pixels_and_shown() -> None:
     logits = images(2, 3)
     truth = logits.argmax(axis=1)

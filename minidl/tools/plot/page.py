@@ -31,6 +31,7 @@ MAX_PAIRS = 10                             # of classes that are most often mist
 MAX_SHOWN = 200                            # characters of a setting
 MAX_OPEN = 12                              # epochs whose table is not folded
 MAX_RIDGES = 6                             # epochs whose histograms are drawn: of more, some
+MAX_PIXELS = 80_000                        # of a section's test images together: more, and they are made smaller
 MAX_POINTS = 2000                          # of a regression that are drawn
 VERSIONS = ("minidl", "python", "numpy", "cupy", "cuda", "driver")
 ORIGIN = ("started", "command", "commit")
@@ -539,7 +540,8 @@ def _residuals(numbers: Numbers | None) -> str:
 def _beside(pairs: Pairs | None) -> str:
     if pairs is None or not pairs.rows:
         return ""
-    rows = "".join(f'<li>{"".join(_image(image, name) for image, name in zip(images, pairs.columns))}'
+    among = len(pairs.rows) * len(pairs.columns)
+    rows = "".join(f'<li>{"".join(_image(image, name, among) for image, name in zip(images, pairs.columns))}'
                    f'<span>{escape(pairs.error)} {error:.4g}</span></li>' for error, images in pairs.rows)
     return (f'<p class="faint">From the left: {escape(", ".join(pairs.columns))}. The '
             f'{len(pairs.rows)} with the largest {escape(pairs.error)}.</p><ul class="pictures many">{rows}</ul>')
@@ -593,10 +595,11 @@ def _mistakes(answers: Answers | None) -> str:
     if not any(mistake.image is not None for mistake in answers.worst):        # of rows, and of pixels
         return f'<p class="faint">{counted}</p>'
     name = [escape(short(name, 40)) for name in answers.classes]
-    items = (f'<li>{_image(mistake.image, "test image")}<span>is <b class="train">{name[mistake.label]}</b> '
+    among = len(answers.worst)
+    items = (f'<li>{_image(mistake.image, "test image", among)}<span>is <b class="train">{name[mistake.label]}</b> '
              f'{_percent(mistake.of_label)}</span><span>predicted <b class="test">{name[mistake.prediction]}</b> '
              f'{_percent(mistake.of_prediction)}</span></li>' for mistake in answers.worst)
-    return (f'<p class="faint">{counted} Here are the {len(answers.worst)} that the net got most wrong: their true '
+    return (f'<p class="faint">{counted} Here are the {among} that the net got most wrong: their true '
             'class got the smallest probability, the smallest first. In brackets: the probability of the class.</p>'
             f'<ul class="pictures">{"".join(items)}</ul>')
 
@@ -605,9 +608,15 @@ def _percent(share: float) -> str:
     return f"({100 * share:.2f}&nbsp;%)" if share >= 0.0001 else "(below&nbsp;0.01&nbsp;%)"
 
 
-def _image(image: np.ndarray | None, name: str) -> str:
-    """A test image, (h,w,3) uint8; nothing where it is not an image."""
-    return "" if image is None else f'<img src="{png(image)}" alt="{escape(name)}" title="{escape(name)}">'
+def _image(image: np.ndarray | None, name: str, among: int) -> str:
+    """A test image, (h,w,3) uint8, one of so many, of which all are made as small as the page needs; nothing where it
+    is not an image."""
+    if image is None:
+        return ""
+    h, w, _ = image.shape
+    k = min(math.ceil(math.sqrt(h * w * among / MAX_PIXELS)), h, w)
+    small = image[:h // k * k, :w // k * k].reshape(h // k, k, w // k, k, 3).mean(axis=(1, 3))     # (h/k, w/k, 3)
+    return f'<img src="{png(np.round(small).astype(np.uint8))}" alt="{escape(name)}" title="{escape(name)}">'
 
 
 def _epochs(run: Run) -> str:
