@@ -126,8 +126,6 @@ section { background: var(--paper); border: 1px solid var(--line); border-radius
 .wide { grid-column: 1 / -1 }
 .small { display: grid; gap: 8px 16px; grid-template-columns: repeat(auto-fill, minmax(min(100%, 300px), 1fr)) }
 @media (max-width: 600px) { main { padding: 16px 4px } header { padding: 0 8px } section { padding: 12px 8px } }
-@media print { body { background: none } section { break-inside: avoid } .wide { break-inside: auto }
-               .scroll { overflow: visible } main { max-width: none; padding: 0 } }
 figure { margin: 0 auto; max-width: 520px }
 svg { display: block; width: 100%; height: auto; overflow: visible }
 svg text { font-size: 12px; fill: var(--ink) }
@@ -162,6 +160,10 @@ th, td { text-align: left; vertical-align: top; padding: 4px 8px 4px 0; border-t
 .numbers th, .numbers td { text-align: right; white-space: nowrap; padding: 4px 8px }
 .numbers th:first-child, .numbers td:first-child { text-align: left; white-space: pre }
 .best td { font-weight: 600 }
+@media print { body { background: none } main { max-width: none; padding: 0 } .scroll { overflow: visible }
+               .cards { grid-template-columns: 1fr 1fr } section, li, .small > div { break-inside: avoid }
+               .wide { break-inside: auto } h2, h3 { break-after: avoid }
+               .numbers th, .numbers td { white-space: normal; font-size: 11px; padding: 2px 4px } }
 </style>
 </head>
 <body>
