@@ -113,9 +113,9 @@ class Record:
         self.seen, self.total = step.images, total
 
     def _timed(self, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What a look at the weights finds; nothing where the looks before took too long."""
+        """What a look at the weights finds; after the first epoch nothing where the looks before took too long."""
         begin = time.perf_counter()
-        if self.spent > ALLOWED + SHARE * (begin - self.begun):
+        if self.epoch > 1 and self.spent > ALLOWED + SHARE * (begin - self.begun):
             return {}
         found = look()
         self.spent += time.perf_counter() - begin
