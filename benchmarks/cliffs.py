@@ -231,7 +231,8 @@ def on_cuda(call: Call, number: int, hold: float) -> float:
 @functools.cache
 def holder() -> Any:
     import cupy
-    from step_profile import HOLD
+
+    from minidl.lab.profile import HOLD
 
     return cupy.RawKernel(HOLD, "hold")
 

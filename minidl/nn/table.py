@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -102,7 +103,9 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor) -> Summary:
                          "summary(net, (3, 32, 32))")
     tensors = list(net.named_tensors())
     examples = [_example(each, tensors[0][1] if tensors else None) for each in inputs]
-    watcher, paths = _watched(net, examples), {id(module): path for path, module in net.named_modules()}
+    watcher, paths = Watcher(), {id(module): path for path, module in net.named_modules()}
+    with watching(net, watcher):
+        net(*examples)
     rows, seen = [], set[int]()
     for call in watcher.calls:
         module = call.module
@@ -118,16 +121,18 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor) -> Summary:
                    sum(t.size * t.dtype.itemsize for _, t in tensors if t.requires_grad), watcher.value_bytes)
 
 
-def _watched(net: Module, examples: list[Tensor]) -> _Watcher:
-    """What was told of a run of the net in evaluation; it is left as it was."""
-    watcher, before, modules = _Watcher(), mode.recorder, dict(net.named_modules())
+@contextmanager
+def watching(net: Module, watcher: Watcher) -> Iterator[None]:
+    """Within, a watcher is told of the ops and modules of each run of the net, which is in evaluation, off the tape; it
+    is left as it was."""
+    before, modules = mode.recorder, dict(net.named_modules())
     own = {path: vars(module).get("forward") for path, module in modules.items()}
     try:
         for module in modules.values():
             vars(module)["forward"] = watcher.watched(module, module.forward)      # unseen by compiled steps
         mode.recorder = watcher
         with switched(net, False), no_grad():
-            net(*examples)
+            yield
     finally:
         mode.recorder = before
         for path, module in modules.items():
@@ -135,7 +140,6 @@ def _watched(net: Module, examples: list[Tensor]) -> _Watcher:
                 vars(module).pop("forward", None)
             else:
                 vars(module)["forward"] = own[path]
-    return watcher
 
 
 def _example(given: object, like: Tensor | None) -> Tensor:
@@ -161,7 +165,7 @@ class _Call:
     multiply_adds: int = 0
 
 
-class _Watcher(Listener):
+class Watcher(Listener):
     """Is told of each op, and of each call of a Module by its `watched` forward."""
 
     recording = True

@@ -20,14 +20,16 @@ METHODS = ("on_train_begin", "on_step_end", "on_epoch_end")
 class Step(NamedTuple):
     """A step that was just done: numbers from 1, of the epoch, of the step in all epochs and in this one.
 
-    means(): loss, accuracy and other metrics of this epoch so far; where the steps are compiled, that waits for the
-    device.
+    means(): loss, accuracy and other metrics of this epoch so far; images: how many these are of. lr(): the step's
+    learning rate, of the first group. Where the steps are compiled, both functions wait for the device.
     """
 
     epoch: int
     step: int
     batch: int
     means: Callable[[], dict[str, float]]
+    images: int
+    lr: Callable[[], float]
 
 
 class SaveBest(Judge):

@@ -524,7 +524,7 @@ class _Fit:
                 place.ended = place.batch == run.steps
                 bar.update(size, self.means() if run.known or place.ended else {})
                 if self.callbacks.steps:
-                    given = Step(epoch, place.step, place.batch, self.asked)
+                    given = Step(epoch, place.step, place.batch, self.asked, place.images, self.lr)
                     place.stopped = ranks.called(self.callbacks, "on_step_end", given, run.optimizer, self.means)
                     place.ended |= place.stopped
                     if run.own_rates() != rates and not place.ended:
@@ -542,13 +542,9 @@ class _Fit:
             raise Diverged(error.loss, error.lr, error.step or place.step + 1, epoch) from None
         finally:
             bar.close()
-        place.classes, place.lr = run.classes, self.last_rate()
+        place.classes, place.lr = run.classes, self.lr()
         place.key = list(rng.get_state())
         return place.images - before
-
-    def last_rate(self) -> float:
-        """The first group's, of the last step."""
-        return float(self.steps.rates.table.numpy()[0, (self.place.batch - 1) * self.steps.accumulate])
 
     def require_finite(self, total: float, first: int) -> None:
         """Refuse losses, added up after the step `first`, that are not finite, and say in which step they came to be.
@@ -556,7 +552,7 @@ class _Fit:
         if not math.isfinite(total):
             last = (self.place.step - first) * self.steps.accumulate - 1
             batches = int(min(last, ranks.fewest(self.steps.metrics.finite())))
-            raise Diverged(total, self.last_rate(), first + batches // self.steps.accumulate + 1)
+            raise Diverged(total, self.lr(), first + batches // self.steps.accumulate + 1)
 
     def begin(self) -> list[float]:
         """Make the rates of this epoch known; returns what the groups' own are."""
@@ -564,6 +560,10 @@ class _Fit:
         steps = range(first, first + self.steps.steps)
         self.steps.begin([[factor_at(schedule, step) for step in steps] for schedule in self.schedules])
         return self.steps.own_rates()
+
+    def lr(self) -> float:
+        """The learning rate of the last step, of the first group."""
+        return float(self.steps.rates.table.numpy()[0, (self.place.batch - 1) * self.steps.accumulate])
 
     def means(self) -> dict[str, float]:
         """Of the epoch so far."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
+import subprocess
 import sys
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -28,4 +31,20 @@ def machine() -> dict[str, Any]:
             found |= {"gpu": runtime.getDeviceProperties(runtime.getDevice())["name"].decode(),
                       "cupy": cupy.__version__, "cuda": runtime.runtimeGetVersion(),
                       "driver": runtime.driverGetVersion()}
+    return found
+
+
+def origin() -> dict[str, str]:
+    """{"started", "command", "commit"}: when this process began to train, by which command line, and the commit of the
+    user's git repository, with "changed" where files differ from it: for a run's record.
+
+    What is not known is left out: a notebook has no command, and not each folder is in a repository.
+    """
+    found = {"started": time.strftime("%Y-%m-%d %H:%M:%S %z"), "command": shlex.join(sys.orig_argv)}
+    with suppress(OSError, subprocess.SubprocessError):
+        script = sys.argv[0].endswith(".py") and "__main__" not in sys.argv[0]
+        place = os.path.dirname(os.path.abspath(sys.argv[0])) if script else os.getcwd()
+        asked = ("git", "-C", place, "describe", "--always", "--dirty= (changed)", "--abbrev=12", "--exclude=*")
+        told = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True)
+        found["commit"] = told.stdout.strip()
     return found

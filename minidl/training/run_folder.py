@@ -26,7 +26,11 @@ class RunFolder:
 
     Two runs never share one: it belongs to whoever makes its metrics.jsonl, and to one process at a time. Raises
     OSError where the folder cannot be made or written, and ValueError where it holds a run already.
+
+    at_end: is told at the end of its `with` of the error that ended it, or None.
     """
+
+    at_end: Callable[[BaseException | None], object] = staticmethod(lambda error: None)
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
@@ -85,7 +89,8 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.at_end(error)
         self.close()
 
     def _take(self) -> None:
@@ -133,10 +138,15 @@ class RunFolder:
             os.replace(part, self.path / "config.json")
 
     def append_metrics(self, metrics: Metrics) -> None:
-        """Add one line to metrics.jsonl, whole or not at all; half a line that a full disk left at its end goes, and so
-        do lines of the same epoch and later ones, which a run left that goes on from an earlier checkpoint."""
+        """Add one line to metrics.jsonl, as `append` does."""
+        self.append("metrics.jsonl", metrics)
+
+    def append(self, name: str, metrics: Metrics, sync: bool = True) -> None:
+        """Add one line to a file, whole or not at all; half a line that a full disk left at its end goes, and so do
+        lines of the same epoch and later ones, which a run left that goes on from an earlier checkpoint.
+        sync: wait until it is on the disk."""
         line = (json.dumps(metrics, allow_nan=False) + "\n").encode()
-        with self._writing(), open(self.path / "metrics.jsonl", "a+b", buffering=0) as file:
+        with self._writing(), open(self.path / name, "a+b", buffering=0) as file:
             file.seek(0)
             held = file.read()
             end = held.rfind(b"\n") + 1
@@ -147,7 +157,8 @@ class RunFolder:
             try:
                 if file.write(line) != len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                os.fsync(file.fileno())
+                if sync:
+                    os.fsync(file.fileno())
             except OSError:
                 file.truncate(end)
                 raise
@@ -187,12 +198,13 @@ def _epoch(line: bytes) -> float:
     return epoch if isinstance(epoch, int) else -1
 
 
-def read_metrics(folder: str | os.PathLike[str]) -> list[Metrics]:
-    """The lines of a run folder's metrics.jsonl. Half a line at its end, of an epoch that was cut short, is left out.
+def read_metrics(folder: str | os.PathLike[str], name: str = "metrics.jsonl") -> list[Metrics]:
+    """The lines of a run folder's metrics.jsonl, or of a file of another name. Half a line at its end, of an epoch that
+    was cut short, is left out.
 
     Raises OSError for what cannot be read or is not a file, ValueError, with its line, for one that holds other things.
     """
-    path, found = Path(folder) / "metrics.jsonl", []
+    path, found = Path(folder) / name, []
     _require_file(path)
     *lines, _ = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):

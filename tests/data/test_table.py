@@ -559,9 +559,9 @@ def test_the_pictures_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
     report = Path("run/report.html").read_text(encoding="utf-8")
     count = len(from_csv("boxes.csv").train_and_test(4)[1])
     assert re.search(rf"\d+ of {count} test rows are right, \d+ are wrong\.</p>", report)
-    assert "<h2>Test rows</h2>" in report
-    assert "or its first layer does not read images" in report
-    assert "Test images that the net got most wrong" not in report
+    assert "<h2>Right and wrong</h2>" in report
+    assert "First layer's filters" not in report
+    assert "that the net got most wrong" not in report
 
 
 # ---------------------------------------------------------------- memory

@@ -23,6 +23,7 @@ from tiers import tiered
 import minidl
 from minidl import data, nn, ops, optim
 from minidl.core import device
+from minidl.lab import profile
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -38,7 +39,6 @@ import overhead  # noqa: E402
 import report2009  # noqa: E402
 import results  # noqa: E402
 import speed_run  # noqa: E402
-import step_profile  # noqa: E402
 import tiles  # noqa: E402
 import time_to_accuracy  # noqa: E402
 import train_step  # noqa: E402
@@ -184,7 +184,7 @@ def test_bytes_and_flop_of_calls() -> None:
         sgd.step()
     for seed in (0, 1):
         step(minidl.Tensor(np.full((2, 3), seed, np.float32)))
-    found = {call.name: (step_profile.moved(call) // 4, step_profile.flop(call)) for call in step.recorded.calls}
+    found = {call.name: (profile.moved(call) // 4, profile.flop(call)) for call in step.recorded.calls}
     assert {name: found[name] for name in ("linear", "linear_grad_w", "linear_grad_b", "relu", "reshape", "sgd")} == {
         "linear": (6 + 15 + 5 + 10, 60), "linear_grad_w": (10 + 6 + 15, 60), "linear_grad_b": (10 + 5, 10),
         "relu": (20, 10), "reshape": (0, 0), "sgd": (3 * 20 + 2 * 20, 2 * 20)}

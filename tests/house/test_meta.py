@@ -188,6 +188,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/data", ("tqdm", f"{CORE}/host", "minidl/data", *BASE)),
     ("minidl/training", ("numpy", "tqdm", "minidl")),
     ("minidl/lab/own", ("minidl/compiler/passes", *BASE)),
+    ("minidl/lab/profile", ("cupy", "minidl/compiler", *BASE)),
     ("minidl/lab/check_conv", ("cupy", "minidl/lab/emulator", *BASE)),
     # minidl's own kernels are launched by their launchers
     ("minidl/lab/emulator/own", ("cupy", "minidl/lab/emulator", *BASE)),

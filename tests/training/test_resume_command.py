@@ -459,4 +459,5 @@ def test_checkpoints_between_epochs() -> None:
     assert cli.main([*QUICK, "--epochs", "1", "--batch-size", "32", "--save-every", "3", "--output-dir", "run"]) == 0
     pictures = {"confusion.png", "curves.png", "filters.png", "report.html"}       # where matplotlib is installed
     names = sorted({path.name for path in Path("run").iterdir()} - pictures)
-    assert names == ["checkpoint-previous.h5", "checkpoint.h5", "config.json", "metrics.jsonl", "weights.h5"]
+    assert names == ["checkpoint-previous.h5", "checkpoint.h5", "config.json", "metrics.jsonl", "statistics.jsonl",
+                     "weights.h5"]

@@ -8,7 +8,10 @@ import sys
 COMMANDS: dict[str, str] = {               # each is a module of this package with a main(argv, prog)
     "train": "train a model of the zoo, and write a run folder",
     "predict": "classes and probabilities of pictures, by a weights file",
+    "report": "report.html of a run folder, also while it trains",
+    "runs": "the runs of a folder: what differs, how good they are",
     "plot": "curves, filters, confusion matrix and report of a run folder",
+    "profile": "the calls of a net's training step: time, bytes, FLOP, limit",
     "summary": "a model's layers: shapes, parameters, multiply-adds, memory",
     "models": "the models of the zoo and their recipes",
     "data": "the data sets: where they are found, or fetch them",
@@ -30,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
 
     Ctrl-C is a line and status 130 if the arguments are the process's, and KeyboardInterrupt if a program gives them.
     """
-    from .common import complain, interrupted, say
+    from .common import complain, interrupted, meant, say
 
     flags = sys.argv[1:] if argv is None else argv
     name = flags[0] if flags else ""
@@ -43,8 +46,9 @@ def main(argv: list[str] | None = None) -> int:
         say(f"minidl {__version__}")
         return 0
     if name not in COMMANDS:
-        complain(f"error: {f'{name!r} is not a command' if name else 'no command is given'}; it must be one of "
-                 f"{', '.join(COMMANDS)}; see minidl --help", prog="minidl")
+        text = (f"{f'{name!r} is not a command' if name else 'no command is given'}; it must be one of "
+                f"{', '.join(COMMANDS)}")
+        complain(f"error: {text}{meant(text)}; see minidl --help", prog="minidl")
         return 2
     command = importlib.import_module(f".{name.replace('-', '_')}", __name__)
     try:

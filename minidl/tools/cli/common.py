@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib.util
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -30,7 +32,32 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the line and exit with status 2."""
-        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+        self.exit(2, f"{self.prog}: error: {message}{meant(message)}; see {self.prog} --help\n")
+
+
+def meant(message: str) -> str:
+    """What a message that lists the choices can add: which of them is nearly what was given.
+
+    >>> meant("argument --model: invalid choice: 'Lenet' (choose from 'lenet5', 'mlp')")
+    "; did you mean 'lenet5'?"
+    >>> meant("'vgg' is not a command; it must be one of train, predict; see minidl --help")
+    ''
+    """
+    found = re.search(r"'([\w.-]+)'.*?(?:one of|choose from) ([^;)]*)", message)
+    if found is None:
+        return ""
+    near = difflib.get_close_matches(found[1].lower(), re.findall(r"[\w.-]+", found[2].partition(", nor ")[0]), 1)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """The flag --json of the commands that print a table."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def say_json(value: object) -> None:
+    """Print a value; what JSON does not know is a text."""
+    say(json.dumps(value, default=str))
 
 
 class _Option(argparse.Action):
@@ -107,7 +134,8 @@ def run(parser: Parser, argv: list[str] | None, command: Callable[[argparse.Name
     except (ValueError, TypeError, OSError, RuntimeError, ImportError, AssertionError, MemoryError) as error:
         if args.debug:
             raise
-        complain(f"error: {' '.join(str(error).split()) or type(error).__name__}")
+        text = " ".join(str(error).split()) or type(error).__name__
+        complain(f"error: {text}{meant(text)}")
         return 2
 
 
@@ -122,7 +150,7 @@ def ended(text: str, status: int, kind: str = "error: ") -> int:
     def tell(told: str) -> None:
         if distributed.current().rank:
             sys.stderr = sys.__stderr__
-        complain(kind + told)
+        complain(kind + told + (meant(told) if kind else ""))
 
     return distributed.current().end(text, status, tell)
 

@@ -8,7 +8,7 @@ from minidl.data import DATASETS, load
 from minidl.data.sets.catalog import SPECS
 from minidl.data.sets.datasets import SYNTHETIC
 
-from .common import Parser, complain, run, say
+from .common import Parser, add_json, complain, run, say, say_json
 
 
 def main(argv: list[str] | None = None, prog: str = "minidl data") -> int:
@@ -20,6 +20,7 @@ def main(argv: list[str] | None = None, prog: str = "minidl data") -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which ones: {', '.join(DATASETS)}")
     parser.add_argument("--data-dir", metavar="DIR", help="look there first (default: $MINIDL_DATA, ./data, "
                         "torchvision's and Keras's folders, the user's cache)")
+    add_json(parser)
     return run(parser, argv, command)
 
 
@@ -30,14 +31,17 @@ def command(args: argparse.Namespace) -> int:
         raise ValueError(f"{unknown[0]!r} is not a data set; it must be one of {', '.join(DATASETS)}")
     if args.action == "fetch" and not args.names:
         raise ValueError(f"fetch: no data set is named; name some of {', '.join(SPECS)}")
-    status = 0
+    status, listed = 0, []
     for name in args.names or DATASETS:
         found, told = state(name, args.data_dir, download=args.action == "fetch")
         if args.action == "fetch" and not found:
             complain(f"error: {told}")
-        else:
+        elif not args.json:
             say(f"{name:20} {told}")
+        listed.append({"name": name, "found": found, "text": told})
         status = status or int(bool(args.names) and not found)
+    if args.json:
+        say_json(listed)
     return status
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .common import Parser, run, say
+from .common import Parser, add_json, run, say, say_json
 
 SECONDS = 5.0                              # that an answer of the network, or of nvidia-smi, is waited for
 EXTRAS = {                                 # import name -> what it is for, and the extra that brings it
@@ -54,6 +54,7 @@ def main(argv: list[str] | None = None, prog: str = "minidl doctor") -> int:
     parser.add_argument("--warm", action="store_true", help="train each net of the zoo for three steps on the GPU "
                         "instead, in each precision, so that the kernels that are compiled and the algorithms that are "
                         "chosen are there for later runs; it takes minutes")
+    add_json(parser)
     return run(parser, argv, command)
 
 
@@ -63,16 +64,21 @@ def command(args: argparse.Namespace) -> int:
         from .selftest import report
 
         return report(args.debug)
-    fails = 0
+    fails, listed = 0, []
     for title, look in {"first steps": warm}.items() if args.warm else LOOKS.items():
         if args.offline and look is network:
             continue
-        say(title)
+        if not args.json:
+            say(title)
         for finding in guarded(look):
-            tell(finding)
+            listed.append({"of": title, **finding._asdict()})
+            if not args.json:
+                tell(finding)
             fails += finding.state == "FAILS"
-    if args.warm:
-        return 0
+    if args.json:
+        say_json(listed)
+    if args.warm or args.json:
+        return int(fails > 0 and not args.warm)
     say(f"minidl cannot work here: {fails} of the above must be cured" if fails else "minidl works here")
     return 1 if fails else 0
 

@@ -13,7 +13,7 @@ from minidl.core import device
 from minidl.data.sets.picture import FORMATS, MODES, read_picture
 from minidl.data.sets.table import numbers, read_cells, unnamed
 
-from .common import Parser, complain, run, say
+from .common import Parser, add_json, complain, run, say, say_json
 
 BATCH = 256                                # items at a time: a net's arrays between layers grow with them
 BRIGHT = 64                                # a border this much brighter than the training images' mean is pointed out
@@ -37,6 +37,7 @@ def main(argv: list[str] | None = None, prog: str = "minidl predict") -> int:
                         "its columns (default: by its values)")
     parser.add_argument("--top", type=int, default=3, metavar="N",
                         help="classes per picture or row (default: %(default)s)")
+    add_json(parser)
     parser.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")
     return run(parser, argv, command)
 
@@ -62,10 +63,11 @@ def command(args: argparse.Namespace) -> None:
         of_pictures(args, net, metadata, known.image_size - 2 * preprocessing["padding"])
 
 
-def answers(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any], given: data.Data) -> list[str]:
+def answers(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any], given: data.Data
+            ) -> list[dict[str, float]]:
     """The likeliest classes of each item, with their probabilities."""
     where = device.resolve(args.device)
-    told = []
+    found = []
     net.eval().to(where)
     for items, _ in data.DataLoader(given, BATCH, shuffle=False, device=where, **metadata["preprocessing"]):
         with minidl.no_grad():
@@ -73,9 +75,17 @@ def answers(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any], 
             logits = net.or_none(outputs) if hasattr(net, "or_none") else outputs
             probabilities = ops.softmax(logits, axis=1).numpy()
         classes = [*(metadata["classes"] or map(str, range(outputs.shape[1]))), "none of them"]
-        told += [", ".join(f"{classes[i]} {100 * row[i]:.1f} %" for i in np.argsort(-row, kind="stable")[:args.top])
-                 for row in probabilities]
-    return told
+        found += [{classes[i]: float(row[i]) for i in np.argsort(-row, kind="stable")[:args.top]}
+                  for row in probabilities]
+    return found
+
+
+def tell(args: argparse.Namespace, item: str, likely: dict[str, float], done: str = "") -> None:
+    """Print an item's line."""
+    if args.json:
+        say_json({"item": item, "classes": likely})
+    else:
+        say(f"{item}: {', '.join(f'{name} {100 * share:.1f} %' for name, share in likely.items())}{done}")
 
 
 def of_rows(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any]) -> None:
@@ -96,8 +106,8 @@ def of_rows(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any]) 
             order = [columns.index(name) for name in known]
         rows = numbers("predict", path, columns, lines, order)
         table = data.Table(str(path), "test", rows, np.zeros(len(rows), np.int64))
-        for (line, _), told in zip(lines, answers(args, net, metadata, table), strict=True):
-            say(f"{path}, line {line}: {told}")
+        for (line, _), likely in zip(lines, answers(args, net, metadata, table), strict=True):
+            tell(args, f"{path}, line {line}", likely)
 
 
 def of_pictures(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any], size: int) -> None:
@@ -109,8 +119,8 @@ def of_pictures(args: argparse.Namespace, net: nn.Module, metadata: dict[str, An
     read = [read_picture("predict", path, (size, size), channels) for path in args.files]
     pixels = np.stack([255 - image if args.invert else image for image, _ in read])
     found = answers(args, net, metadata, data.Dataset("pictures", "test", pixels, np.zeros(len(pixels), np.int64)))
-    for path, (_, done), image, told in zip(args.files, read, pixels, found, strict=True):
-        say(f"{path}: {told}  ({done}{', inverted' if args.invert else ''})")
+    for path, (_, done), image, likely in zip(args.files, read, pixels, found, strict=True):
+        tell(args, path, likely, f"  ({done}{', inverted' if args.invert else ''})")
         border = np.concatenate([image[:, [0, -1]].ravel(), image[:, :, [0, -1]].ravel()]).mean()
         if channels == 1 and border > mean + BRIGHT:
             complain(f"warning: {path} has a bright border ({border:.0f} of 255), but the net was trained on dark "

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 
 import minidl
 from minidl import nn, zoo
 
-from .common import Parser, add_option, run, say
+from .common import Parser, add_json, add_option, run, say, say_json
 
 
 def shape(text: str) -> tuple[int, ...]:
@@ -31,6 +32,7 @@ def main(argv: list[str] | None = None, prog: str = "minidl summary") -> int:
     parser.add_argument("--weights", metavar="FILE", help="the net that a weights file holds, in place of --model")
     parser.add_argument("--input", type=shape, metavar="C,H,W", help="shape of one image, or the columns of a "
                         "table (default: the model's own)")
+    add_json(parser)
     return run(parser, argv, command)
 
 
@@ -44,4 +46,5 @@ def command(args: argparse.Namespace) -> None:
         of_input = {zoo.MODELS[args.model].reads: args.input[0]} if args.input else {}
         net = zoo.build(args.model, **{**of_input, **args.option})
     known = zoo.MODELS[net.model_name]
-    say(str(nn.summary(net, args.input or (net.model_args[known.reads], *known.shape[1:]))))
+    found = nn.summary(net, args.input or (net.model_args[known.reads], *known.shape[1:]))
+    say_json(asdict(found)) if args.json else say(str(found))

@@ -29,7 +29,17 @@ from minidl.distributed import by_first
 from minidl.nn.weights import read_metadata
 from minidl.nn.weights.common import shown
 from minidl.ops.cpu import parallel
-from minidl.training import Interrupted, RunFolder, Views, evaluate, fit, machine, read_config, top_k_accuracy
+from minidl.training import (
+    Interrupted,
+    Record,
+    RunFolder,
+    Views,
+    evaluate,
+    fit,
+    machine,
+    read_config,
+    top_k_accuracy,
+)
 
 from .common import Parser, add_option, complain, ended, interrupted, plugin, quiet, say, typed
 
@@ -490,9 +500,9 @@ def run(args: argparse.Namespace) -> None:
     start = time.perf_counter()
     with folder, going_on(folder, args):
         history = fit(trained, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
-                      progress=not args.no_progress, say=say, callbacks=report, compiled=args.compile,
-                      checkpoints=folder.path, save_every=args.save_every, resume=bool(args.resume),
-                      loss=loss, metrics=metrics_of(args))
+                      progress=not args.no_progress, say=say, callbacks=[report, Record(folder, model)],
+                      compiled=args.compile, checkpoints=folder.path, save_every=args.save_every,
+                      resume=bool(args.resume), loss=loss, metrics=metrics_of(args))
         last = history[-1] if history else dict(zip(
             ("test_loss", "test_accuracy"), evaluate(trained, test_loader, loss=loss), strict=True))
         by_first(lambda: minidl.save(model, folder.weights, preprocessing=preprocessing, classes=train.classes,
@@ -572,13 +582,13 @@ def _board(folder: RunFolder) -> Callable[[dict[str, Any]], None]:
 
 
 def _pictures(folder: RunFolder, model: nn.Module, test_loader: data.DataLoader) -> None:
-    """Curves, filters, confusion matrix and report of a finished run, where the extra `plot` is installed."""
-    if find_spec("matplotlib") is None:
-        return
+    """The report of a finished run, and curves, filters and confusion matrix where the extra `plot` is installed."""
     from minidl import plot
 
     try:
-        say(f"pictures: {', '.join(path.name for path in plot.pictures(folder.path, model, test_loader))}")
+        made = (plot.pictures(folder.path, model, test_loader) if find_spec("matplotlib") else
+                [plot.report(folder.path, model, test_loader)])
+        say(f"pictures: {', '.join(path.name for path in made)}")
     except (ValueError, OSError) as error:
         complain(f"warning: no pictures of this run: {error}")
 

@@ -25,6 +25,7 @@ WIDTH = 4.0                                # inches: 384 pixels of a screen, so 
 DOTS_PER_INCH = 240
 MAX_FILTERS = 256                          # more are too small to be seen
 MAX_ROWS, MAX_CHANNELS = 32, 16            # of filters that are not grey or colour images
+GAP = 4                                    # pixels between two filters
 MAX_NAMED_CLASSES = 20                     # of more, some are named
 MAX_COUNTED_CLASSES = 12                   # of more, the counts do not fit their cells
 MAX_FLOAT = sys.float_info.max
@@ -216,8 +217,8 @@ def curves_figure(metrics: Sequence[Metrics], theme: Theme) -> Figure:
 
 
 # ---------------------------------------------------------------- filters
-def filters_figure(weights: np.ndarray, theme: Theme) -> Figure:
-    """As `filters`, for a theme."""
+def filters_mosaic(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(the filters of weights (m,c,kh,kw) that are shown, all of them as one RGBA image (height,width,4) of 0 to 1)."""
     weights = np.asarray(weights, np.float64)
     if weights.ndim != 4 or not weights.size:
         raise ValueError(f"filters: weights has shape {weights.shape} but must be (m,c,kh,kw), none of them 0; pass a "
@@ -228,26 +229,40 @@ def filters_figure(weights: np.ndarray, theme: Theme) -> Figure:
     peaks = np.nan_to_num(np.abs(shown), nan=0, posinf=0).max(axis=(1, 2, 3), keepdims=True)
     tiles = np.nan_to_num(0.5 + 0.5 * shown / np.where(peaks > 0, peaks, 1), nan=0, posinf=1, neginf=0).clip(0, 1)
     tiles = tiles if images else tiles.reshape(-1, 1, kh, kw)
-    columns = math.ceil(math.sqrt(len(tiles))) if images else shown.shape[1]
+    columns = _columns(shown)
     rows = -(-len(tiles) // columns)
 
     enlarge = -(-48 // max(kh, kw))                    # so that the gap is thin
-    height, width, gap = kh * enlarge, kw * enlarge, 4
-    mosaic = np.zeros((rows * (height + gap), columns * (width + gap), 4))              # RGBA: the paper is seen
+    height, width = kh * enlarge, kw * enlarge
+    mosaic = np.zeros((rows * (height + GAP), columns * (width + GAP), 4))              # RGBA: the paper is seen
     for i, tile in enumerate(tiles):
-        y, x = i // columns * (height + gap), i % columns * (width + gap)
+        y, x = i // columns * (height + GAP), i % columns * (width + GAP)
         mosaic[y:y + height, x:x + width, :3] = tile.repeat(enlarge, 1).repeat(enlarge, 2).transpose(1, 2, 0)
         mosaic[y:y + height, x:x + width, 3] = 1
+    return shown, mosaic[:-GAP, :-GAP]
+
+
+def _columns(shown: np.ndarray) -> int:
+    return math.ceil(math.sqrt(len(shown))) if shown.shape[1] in (1, 3) else shown.shape[1]
+
+
+def filters_figure(weights: np.ndarray, theme: Theme) -> Figure:
+    """As `filters`, for a theme."""
+    weights = np.asarray(weights)
+    shown, mosaic = filters_mosaic(weights)
+    columns, images = _columns(shown), shown.shape[1] in (1, 3)
+    rows = -(-len(shown) // columns) if images else len(shown)
+    height, width = ((mosaic.shape[i] + GAP) // n - GAP for i, n in ((0, rows), (1, columns)))
 
     inches = min((WIDTH - 0.7) / columns, 1.0, width / height)                          # width of a tile
-    figure = new_figure(theme, max(1.3 + inches * rows * (height + gap) / (width + gap), 2.4))
-    figure.suptitle(_filters_caption(weights, shown), x=0.02, ha="left", fontsize=9, color=theme.ink)
+    figure = new_figure(theme, max(1.3 + inches * rows * (height + GAP) / (width + GAP), 2.4))
+    figure.suptitle(filters_caption(weights, shown), x=0.02, ha="left", fontsize=9, color=theme.ink)
     axes = figure.subplots()
-    axes.imshow(mosaic[:-gap, :-gap], interpolation="nearest")
+    axes.imshow(mosaic, interpolation="nearest")
     x_step, y_step = (-(-count // 16) for count in (columns, rows))
-    axes.set_xticks([x * (width + gap) + width / 2 for x in range(0, columns, x_step)],
+    axes.set_xticks([x * (width + GAP) + width / 2 for x in range(0, columns, x_step)],
                     [str(x) for x in range(0, columns, x_step)])
-    axes.set_yticks([y * (height + gap) + height / 2 for y in range(0, rows, y_step)],
+    axes.set_yticks([y * (height + GAP) + height / 2 for y in range(0, rows, y_step)],
                     [str(y * columns if images else y) for y in range(0, rows, y_step)])
     axes.set_xlabel("filter of the row" if images else "channel of the filter")
     axes.set_ylabel("first filter of the row" if images else "filter")
@@ -258,7 +273,8 @@ def filters_figure(weights: np.ndarray, theme: Theme) -> Figure:
     return figure
 
 
-def _filters_caption(weights: np.ndarray, shown: np.ndarray) -> str:
+def filters_caption(weights: np.ndarray, shown: np.ndarray) -> str:
+    """What is shown of weights."""
     m, c, kh, kw = weights.shape
     counts = [f"{len(shown)} of {m}" if len(shown) < m else f"{m}", "filter" if m == 1 else "filters", f"{kh}x{kw}",
               {1: "(grey)", 3: "(red, green, blue)"}.get(c, f"of {c} channels")]

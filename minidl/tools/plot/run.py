@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from ... import data, nn, ops, zoo
-from ...core.mode import no_grad
+from ...core.device import to_numpy
 from ...core.tensor import Tensor
+from ...lab.profile import cells
 from ...nn import weights
-from ...nn.module import switched
-from ...training import read_config, read_metrics
-from .figures import DARK, LIGHT, confusion_figure, count_pairs, curves_figure, filters_figure, rendered, write
-from .page import Answers, Mistake, Picture, Run, page
+from ...nn.table import Summary, Watcher, watching
+from ...ops.common.primitives import ACTIVATIONS
+from ...training import read_config, read_metrics, read_statistics
+from .figures import LIGHT, confusion_figure, count_pairs, curves_figure, filters_figure, rendered, write
+from .page import PALETTE, Answers, Mistake, Numbers, Pairs, Run, page
 
 MAX_MISTAKES = 24
+MAX_NUMBERS = 2**20                        # values of a regression that are kept
 Batches = Iterable[tuple[Any, Any]]
 
 
@@ -34,20 +39,6 @@ def pictures(folder: str | os.PathLike[str], model: nn.Module | None = None,
     FileNotFoundError where there is no run folder, ValueError for a damaged file, OSError where the pictures cannot be
     written, ImportError without matplotlib.
     """
-    run, drawn = _drawn(folder, model, test)
-    return [*(write(run.folder / f"{name}.png", picture.light) for name, picture in drawn.items()),
-            write(run.folder / "report.html", page(run, drawn).encode())]
-
-
-def report(folder: str | os.PathLike[str], model: nn.Module | None = None,
-           test: Batches | None = None) -> Path:
-    """Write a run folder's report.html alone: one file that holds its pictures and needs no network. As `pictures`."""
-    run, drawn = _drawn(folder, model, test)
-    return write(run.folder / "report.html", page(run, drawn).encode())
-
-
-def _drawn(folder: str | os.PathLike[str], model: nn.Module | None,
-           test: Batches | None) -> tuple[Run, dict[str, Picture]]:
     run = read(Path(folder), model, test)
     draw: dict[str, tuple[Any, ...]] = {}
     if run.metrics:
@@ -56,8 +47,19 @@ def _drawn(folder: str | os.PathLike[str], model: nn.Module | None,
         draw["filters"] = filters_figure, run.filters
     if run.answers:
         draw["confusion"] = confusion_figure, run.answers.counts, run.answers.classes
-    return run, {name: Picture(*(rendered(figure(*of, theme)) for theme in (LIGHT, DARK)))
-                 for name, (figure, *of) in draw.items()}
+    return [*(write(run.folder / f"{name}.png", rendered(figure(*of, LIGHT))) for name, (figure, *of) in draw.items()),
+            write(run.folder / "report.html", page(run).encode())]
+
+
+def report(folder: str | os.PathLike[str], model: nn.Module | None = None,
+           test: Batches | None = None, live: int = 0) -> Path:
+    """Write a run folder's report.html alone: one file that holds its pictures and needs no network, and no matplotlib.
+    As `pictures`.
+
+    live: seconds after which a browser that shows it reads it again; 0: never.
+    """
+    run = read(Path(folder), model, test)
+    return write(run.folder / "report.html", page(run, live).encode())
 
 
 # ---------------------------------------------------------------- what is known of a run
@@ -69,17 +71,27 @@ def read(folder: Path, model: nn.Module | None = None, test: Batches | None = No
                                 "name one that minidl train has written")
     settings = _settings(config) if config.exists() else {}
     notes = [f"Data: {settings['data_note']}"] if settings.get("data_note") else []
-    answers = filters = None
+    run = Run(folder, settings, read_metrics(folder) if metrics.exists() else [], read_statistics(folder), notes,
+              profile=_profile(folder / "profile.json"))
     if model is None and file.exists():
         model = _stored_model(file, notes)
     elif model is None:
         notes.append("There is no weights.h5: the run is not finished, or its net was not saved there; pass model=.")
-    if model is not None:
-        if test is None:
-            test = _stored_test(settings, file, next((p.device for p in model.parameters()), "cpu"), notes)
-        answers = None if test is None else answer(model, test, notes)
-        filters = first_filters(model, answers.shape if answers else None)
-    return Run(folder, settings, read_metrics(folder) if metrics.exists() else [], filters, answers, notes)
+    if model is None:
+        return run
+    if test is None:
+        test = _stored_test(settings, file, next((p.device for p in model.parameters()), "cpu"), notes)
+    found = {} if test is None else answer(model, test, notes)
+    shape = found.pop("shape", None)
+    return run._replace(**found, filters=first_filters(model, shape), layers=_layers(model, shape))
+
+
+def _layers(model: nn.Module, shape: tuple[int, ...] | None) -> Summary | None:
+    """The net's table, where the shape of its input is known."""
+    known = zoo.MODELS.get(getattr(model, "model_name", ""))
+    if shape is None and known is not None:
+        shape = getattr(model, "model_args", {})[known.reads], *known.shape[1:]
+    return None if shape is None else nn.summary(model, shape)
 
 
 def _settings(path: Path) -> dict[str, Any]:
@@ -88,6 +100,16 @@ def _settings(path: Path) -> dict[str, Any]:
     except ValueError:
         raise ValueError(f"plot: {path} is damaged: it must be an object of JSON; copy it again, or remove "
                          "it") from None
+
+
+def _profile(path: Path) -> dict[str, Any]:
+    """What `minidl profile --run` has left; nothing where it is not that."""
+    found = _settings(path) if path.exists() else {}
+    try:
+        cells(found["rows"], found["limits"])
+    except (KeyError, TypeError, AttributeError, ArithmeticError):
+        return {}
+    return {**found, "title": found.get("title", "")}
 
 
 def _stored_model(path: Path, notes: list[str]) -> nn.Module | None:
@@ -144,33 +166,185 @@ def first_filters(model: nn.Module, shape: tuple[int, ...] | None = None) -> np.
     return matrix.reshape(-1, *shape) if fits else None        # type: ignore[misc]
 
 
-def answer(model: nn.Module, test: Batches, notes: list[str]) -> Answers | None:
-    """What a classifier answers on batches of (images, labels), in evaluation mode, off the tape; None, with a note,
-    where outputs are not (n,classes) or labels not integers (n,). Raises ValueError where there is no image, or a label
-    has no output."""
-    counts, worst = None, list[Mistake]()
-    shape: tuple[int, ...] = ()
-    with switched(model, False), no_grad():
+def answer(model: nn.Module, test: Batches, notes: list[str]) -> dict[str, Any]:
+    """What a net answers on batches of (inputs, targets), in evaluation mode, off the tape: fields of a Run, and the
+    shape of an input.
+
+    By the shapes of outputs and targets it is a classifier, finds masks, makes images, or predicts numbers. Of
+    another, there is a note alone. Raises ValueError where there is no item, or a label has no output.
+    """
+    units, kind = Units(model), None
+    preprocessing, shape = getattr(test, "preprocessing", None), None
+    with watching(model, units):
         for batch in test:
-            images, targets = (part if isinstance(part, Tensor) else Tensor(part) for part in batch)
-            outputs, labels = model(images), targets.numpy()
-            if outputs.ndim != 2 or labels.ndim != 1 or labels.dtype.kind not in "iu":
-                notes.append("The net is not a classifier: its outputs are not (n, classes), or targets not (n,).")
-                return None
-            sure = np.nan_to_num(ops.softmax(outputs, axis=1).numpy())
-            predictions, shape = sure.argmax(axis=1), images.shape[1:]
-            found = count_pairs(labels, predictions, sure.shape[1])
-            counts = found if counts is None else counts + found
-            of_labels = sure[np.arange(len(labels)), labels]
-            wrong = np.flatnonzero(predictions != labels)
-            worst += [Mistake(as_picture(images[i].numpy(), getattr(test, "preprocessing", None)),
-                              *(labels[i], predictions[i], of_labels[i], sure[i, predictions[i]]))
-                      for i in wrong[np.argsort(of_labels[wrong], kind="stable")][:MAX_MISTAKES].tolist()]
-            worst = sorted(worst, key=lambda mistake: mistake.of_label)[:MAX_MISTAKES]
-    if counts is None:
+            inputs, targets = (part if isinstance(part, Tensor) else Tensor(part) for part in batch)
+            units.begin()
+            outputs = model(inputs)
+            if shape is None:
+                shape = inputs.shape[1:]
+                kind = next((make(preprocessing) for fits, make in KINDS if isinstance(outputs, Tensor)
+                             and fits(outputs, targets, inputs)), None)
+            if kind is None:
+                notes.append("The net's outputs and targets are none that are drawn: classes (n, classes) of labels "
+                             "(n,), masks, images, numbers.")
+                return {"shape": shape}
+            kind.take(inputs, outputs, targets)
+    if shape is None or kind is None:
         raise ValueError("plot: the test set has 0 images but needs at least 1")
-    names = [str(name) for name in getattr(getattr(test, "dataset", None), "classes", ())][:len(counts)]
-    return Answers(counts, [*names, *map(str, range(len(names), len(counts)))], shape, worst)
+    names = [str(name) for name in getattr(getattr(test, "dataset", None), "classes", ())]
+    return {"shape": shape, "silent": units.silent(), **kind.found(names)}
+
+
+class Classes:
+    """Of logits (n,classes) and labels (n,): which are right, and the worst mistakes."""
+
+    def __init__(self, preprocessing: dict[str, Any] | None):
+        self.preprocessing, self.counts = preprocessing, np.zeros((0, 0), int)
+        self.worst: list[Mistake] = []
+        self.shape: tuple[int, ...] = ()
+
+    def take(self, images: Tensor, outputs: Tensor, targets: Tensor) -> None:
+        labels, sure = targets.numpy(), np.nan_to_num(ops.softmax(outputs, axis=1).numpy())
+        predictions, self.shape = sure.argmax(axis=1), images.shape[1:]
+        self.count(labels, predictions, sure.shape[1])
+        of_labels = sure[np.arange(len(labels)), labels]
+        wrong = np.flatnonzero(predictions != labels)
+        self.worst += [Mistake(as_picture(images[i].numpy(), self.preprocessing),
+                               *(labels[i], predictions[i], of_labels[i], sure[i, predictions[i]]))
+                       for i in wrong[np.argsort(of_labels[wrong], kind="stable")][:MAX_MISTAKES].tolist()]
+        self.worst = sorted(self.worst, key=lambda mistake: mistake.of_label)[:MAX_MISTAKES]
+
+    def count(self, labels: np.ndarray, predictions: np.ndarray, classes: int) -> None:
+        found = count_pairs(labels, predictions, classes)
+        self.counts = found if not self.counts.size else self.counts + found
+
+    def answers(self, names: list[str], items: str) -> Answers:
+        named = names[:len(self.counts)]
+        return Answers(self.counts, [*named, *map(str, range(len(named), len(self.counts)))], self.shape, self.worst,
+                       items)
+
+    def found(self, names: list[str]) -> dict[str, Any]:
+        return {"answers": self.answers(names, "rows" if len(self.shape) == 1 else "images")}
+
+
+class Images:
+    """Of outputs like the images, and targets like them or none: the input, the target, the output, the worst first."""
+
+    error = "mean squared error"
+
+    def __init__(self, preprocessing: dict[str, Any] | None):
+        self.preprocessing, self.rows = preprocessing, list[tuple[float, list[np.ndarray | None]]]()
+        self.columns: tuple[str, ...] = ()
+
+    def take(self, images: Tensor, outputs: Tensor, targets: Tensor) -> None:
+        own = targets.shape == outputs.shape
+        self.columns = ("input", "target", "output") if own else ("input", "output")
+        x, y = images.numpy(), outputs.numpy()
+        t = targets.numpy() if own else x
+        self.add(((y - t) ** 2).mean(axis=(1, 2, 3)), lambda i: [
+            as_picture(each[i], self.preprocessing) for each in ((x, t, y) if own else (x, y))])
+
+    def add(self, errors: np.ndarray, pictures: Callable[[int], list[np.ndarray | None]]) -> None:
+        """Keep the largest errors, with their pictures."""
+        errors = np.nan_to_num(errors, nan=math.inf)
+        self.rows += [(float(errors[i]), pictures(i))
+                      for i in np.argsort(-errors, kind="stable")[:MAX_MISTAKES].tolist()]
+        self.rows = sorted(self.rows, key=lambda row: -row[0])[:MAX_MISTAKES]
+
+    def found(self, names: list[str]) -> dict[str, Any]:
+        return {"pairs": Pairs(self.columns, self.rows, self.error)}
+
+
+class Masks(Images):
+    """Of logits (n,classes,h,w) and labels (n,h,w): which pixels are right, and the masks beside each other. A label
+    that is not a class does not count."""
+
+    error = "share of wrong pixels"
+    columns = "image", "mask", "predicted mask"
+
+    def __init__(self, preprocessing: dict[str, Any] | None):
+        super().__init__(preprocessing)
+        self.columns, self.pixels = Masks.columns, Classes(preprocessing)
+
+    def take(self, images: Tensor, outputs: Tensor, targets: Tensor) -> None:
+        labels, classes = targets.numpy(), outputs.shape[1]
+        predictions, known = outputs.numpy().argmax(axis=1), (labels >= 0) & (labels < classes)
+        if known.any():
+            self.pixels.count(labels[known], predictions[known], classes)
+        wrong = (known & (labels != predictions)).sum(axis=(1, 2)) / np.maximum(known.sum(axis=(1, 2)), 1)
+        colours = np.array([[int(each[k:k + 2], 16) for k in (1, 3, 5)] for each, _ in PALETTE], np.uint8)
+
+        def drawn(mask: np.ndarray) -> np.ndarray:
+            return np.where((mask > 0)[..., None], colours[(mask - 1) % len(colours)], 0).astype(np.uint8)
+        self.add(wrong, lambda i: [as_picture(images[i].numpy(), self.preprocessing), drawn(labels[i]),
+                                   drawn(predictions[i])])
+
+    def found(self, names: list[str]) -> dict[str, Any]:
+        counted = {"answers": self.pixels.answers(names, "pixels")} if self.pixels.counts.size else {}
+        return {**super().found(names), **counted}
+
+
+class Regression:
+    """Of numbers and numbers."""
+
+    def __init__(self, preprocessing: object):
+        self.parts: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def take(self, inputs: Tensor, outputs: Tensor, targets: Tensor) -> None:
+        if sum(part.size for part, _ in self.parts) < MAX_NUMBERS:
+            self.parts.append(tuple(each.numpy().reshape(len(each), -1).astype(np.float64)  # type: ignore[arg-type]
+                                    for each in (targets, outputs)))
+
+    def found(self, names: list[str]) -> dict[str, Any]:
+        both = [np.concatenate(each) for each in zip(*self.parts)]
+        known = np.isfinite(both[0]).all(axis=1) & np.isfinite(both[1]).all(axis=1)
+        return {"numbers": Numbers(both[0][known], both[1][known])} if known.any() else {}
+
+
+# What a net is, by outputs, targets and inputs: the first that fits.
+KINDS: tuple[tuple[Callable[[Tensor, Tensor, Tensor], bool], Callable[[Any], Any]], ...] = (
+    (lambda y, t, x: y.ndim == 2 and t.ndim == 1 and t.dtype.kind in "iu" and y.shape[1] > 1, Classes),
+    (lambda y, t, x: y.ndim == 4 and t.shape == (y.shape[0], *y.shape[2:]) and t.dtype.kind in "iu", Masks),
+    (lambda y, t, x: y.ndim == 4 and (y.shape in (t.shape, x.shape)), Images),
+    (lambda y, t, x: y.ndim < 3 and t.dtype.kind == "f" and y.size == t.size, Regression))
+
+
+class Units(Watcher):
+    """Is told of a net's activations: the least and the largest output of each unit, over all items and places."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.paths = {id(module): path for path, module in model.named_modules()}
+        self.count = Counter[str]()
+        self.ends: dict[tuple[str, int], tuple[np.ndarray, np.ndarray]] = {}
+
+    def begin(self) -> None:
+        """Another batch is about to run."""
+        self.calls.clear()
+        self.count.clear()
+
+    def run(self, name: str, body: Callable[..., Any], k: ModuleType, arrays: list[Any],
+            options: dict[str, Any]) -> Any:
+        y, backward = super().run(name, body, k, arrays, options)
+        if name in ACTIVATIONS and y.ndim > 1 and y.size:
+            path = self.paths.get(id(self.open[-1].module), "")
+            self.count[path] += 1
+            axes = 0, *range(2, y.ndim)
+            low, high = to_numpy(y.min(axis=axes)), to_numpy(y.max(axis=axes))
+            key = path, self.count[path]
+            before = self.ends.get(key)
+            if before is None or before[0].shape == low.shape:
+                self.ends[key] = (low, high) if before is None else (np.minimum(low, before[0]),
+                                                                     np.maximum(high, before[1]))
+        return y, backward
+
+    def silent(self) -> dict[str, tuple[int, int]]:
+        """By the path of the module that called an activation: units with one output for all, and how many it has."""
+        found = dict[str, tuple[int, int]]()
+        for (path, _), (low, high) in self.ends.items():
+            silent, all_ = found.get(path, (0, 0))
+            found[path] = silent + int(np.sum(low == high)), all_ + low.size
+        return found
 
 
 def as_picture(image: np.ndarray, preprocessing: dict[str, Any] | None = None) -> np.ndarray | None:

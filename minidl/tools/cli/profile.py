@@ -1,0 +1,107 @@
+"""`minidl profile`: where the time of a net's training step goes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import minidl
+from minidl import Tensor, nn, ops, optim, zoo
+from minidl.core import device
+from minidl.lab.profile import HEAD, cells, limits, profile
+from minidl.tools.plot.figures import write
+
+from .common import Parser, add_json, add_option, plugin, run, say, say_json
+from .summary import shape
+from .train import number
+
+
+def main(argv: list[str] | None = None, prog: str = "minidl profile") -> int:
+    """Run with these arguments; returns the exit status."""
+    parser = Parser(prog=prog, description="Time each call of a net's training step (forward, backward, SGD with "
+                    "momentum), on random inputs, and print a table: time, bytes, FLOP, and the least time for these.")
+    parser.add_argument("net", metavar="NET", help="a model of the zoo, or FILE.py:FUNCTION, which builds one")
+    add_option(parser)
+    parser.add_argument("--input", type=shape, metavar="C,H,W", help="shape of one item (default: the model's own)")
+    parser.add_argument("--batch-size", type=number(int, 1, "an int"), default=128, help="(default: %(default)s)")
+    parser.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")
+    parser.add_argument("--precision", default="fp32", choices=device.PRECISIONS, help="of products on a GPU "
+                        "(default: %(default)s)")
+    parser.add_argument("--ops", action="store_true", help="the calls of the ops, not those of the optimised program")
+    parser.add_argument("--steps", type=number(int, 1, "an int"), default=20, help="of which the median is taken "
+                        "(default: %(default)s)")
+    parser.add_argument("--run", metavar="RUN", help="write it into this run folder, too, whose report shows it")
+    add_json(parser)
+    return run(parser, argv, command)
+
+
+def command(args: argparse.Namespace) -> None:
+    """Measure, and print the table."""
+    where = device.resolve(args.device)
+    minidl.set_precision(args.precision)
+    net, given = built(args)
+    net.to(where)
+    generator = np.random.default_rng(0)
+    x = Tensor(generator.normal(size=(args.batch_size, *given)).astype(np.float32), device=where)
+    loss, target = target_of(net, x, generator)
+    sgd = optim.SGD(net.parameters(), lr=1e-4, momentum=0.9)
+
+    def step(x: Tensor, target: Tensor) -> None:
+        sgd.zero_grad()
+        loss(net(x), target).backward()
+        sgd.step()
+
+    rows = profile(step, x, target, passes=not args.ops, repeats=args.steps)
+    title = (f"{args.net}, batch {args.batch_size}, {args.precision}, {where}: {len(rows)} calls, medians of "
+             f"{args.steps} steps")
+    limit = limits(where)
+    found = {"title": title, "rows": rows, "limits": limit}
+    if args.run:
+        write(Path(args.run) / "profile.json", json.dumps(found).encode())
+    if args.json:
+        say_json(found)
+        return
+    lines = [list(HEAD), *cells(rows, limit)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
+    say(title)
+    for line in lines:
+        say("  ".join(cell.ljust(width) if i < 2 else cell.rjust(width)
+                      for i, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip())
+    say(f"limit: {limit['bytes'] / 1e9:,.1f} GB/s and {limit['flop'] / 1e9:,.0f} GFLOP/s, which a "
+        "copy and a product reach here; what stays in a cache is faster")
+
+
+def built(args: argparse.Namespace) -> tuple[nn.Module, tuple[int, ...]]:
+    """The net, and the shape of an item."""
+    file, colon, function = args.net.rpartition(":")
+    if not colon:
+        model = zoo.build(args.net, **({zoo.MODELS[args.net].reads: args.input[0]} if args.input and args.net in
+                                       zoo.MODELS else {}), **args.option)
+        return model, args.input or zoo.MODELS[args.net].shape
+    build = getattr(sys.modules[plugin(file)], function, None)
+    if not callable(build):
+        raise ValueError(f"{file} has no function {function}; name one that returns a net")
+    if args.input is None:
+        raise ValueError(f"{args.net} does not say what it reads; name the shape of one item, as --input 3,32,32")
+    net = build(**args.option)
+    if not isinstance(net, nn.Module):
+        raise TypeError(f"{args.net} returns a {type(net).__name__} but must return an nn.Module")
+    return net, args.input
+
+
+def target_of(net: nn.Module, x: Tensor, generator: np.random.Generator) -> tuple[Any, Tensor]:
+    """A loss, and targets for it: the net's own with its input, or classes for outputs (n,classes), or numbers."""
+    with minidl.no_grad():
+        y = net(x)
+    if not isinstance(y, Tensor):
+        raise TypeError(f"the net returns a {type(y).__name__} but must return a Tensor, for which there is a loss")
+    if y.ndim == 2 and y.shape[1] > 1:
+        labels = generator.integers(0, y.shape[1], len(y))
+        return getattr(net, "loss", ops.cross_entropy), Tensor(labels, device=x.device)
+    return getattr(net, "loss", ops.mse_loss), x if y.shape == x.shape else Tensor(
+        generator.normal(size=y.shape).astype(np.float32), device=x.device)

@@ -1,0 +1,189 @@
+"""What a report shows of the inside of a training: losses and rates of its steps, statistics of its weights."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import nn
+from ..core.device import Array, to_numpy
+from ..distributed import current
+from .callbacks import Step
+from .machine import machine, origin
+from .metrics import Metrics
+from .run_folder import RunFolder, read_metrics
+
+FILE = "statistics.jsonl"                  # in the run folder, a line per epoch
+MAX_POINTS = 400                           # losses of an epoch that are written: of more, neighbours are averaged
+MAX_WEIGHTS = 24                           # Tensors that are looked at: of more, some
+MAX_VALUES = 2**16                         # of a Tensor that are looked at: of more, each k-th
+BINS = 40                                  # of a histogram
+# Seconds between two looks at the loss. One takes 10 us; on a GPU it waits for all steps that were started, and on
+# several ranks all of them take part.
+PAUSE, LONG_PAUSE = 0.001, 0.1
+ALLOWED, SHARE = 0.01, 0.005               # seconds, and share of the time, that statistics of weights may take
+WRITE_EVERY = 10.0                         # seconds, in an epoch that takes long
+
+
+class Record:
+    """A callback of `fit` that writes statistics.jsonl into a run folder, from which `plot.report` draws the losses and
+    rates of steps, and the sizes of gradients, updates and weights.
+
+    Losses are means over the images since the loss before; there is one for each step, but for steps that take less
+    than 1 ms, or 100 ms on a GPU. Of each weight with two or more axes it writes, at the first step of an epoch, the
+    norm of its gradient and that of its update as a share of its own, and at the end of an epoch its histogram; of
+    weights with over 65,536 values, these are of some of them. It takes under 1 % of the training's time: if epochs are
+    short, some of them have no statistics of weights. The training itself is not changed: its weights have the same
+    bits.
+
+    The folder's `close`, or the end of its `with`, writes what is known of an epoch that was cut short, and by what.
+
+    >>> import tempfile
+    >>> from minidl import data, optim, training
+    >>> digits, net = data.load("synthetic-digits", "test").first(200), nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    >>> loader, sgd = data.DataLoader(digits, 50), optim.SGD(net.parameters(), 0.1)
+    >>> with tempfile.TemporaryDirectory() as place, training.RunFolder(f"{place}/run") as run:
+    ...     _ = training.fit(net, sgd, loader, loader, epochs=1, say=None, callbacks=Record(run, net))
+    ...     [sorted(line) for line in training.read_metrics(place + "/run", "statistics.jsonl")]
+    [['epoch', 'origin', 'weights'], ['epoch', 'gradients', 'loss', 'lr', 'step', 'updates', 'weights']]
+    """
+
+    def __init__(self, folder: RunFolder, model: nn.Module):
+        self.folder, self.model = folder, model
+        folder.at_end = self.ended
+        self.epoch, self.line = 0, dict[str, Any]()
+        self.last: Step | None = None
+        self.losses: list[tuple[int, float, float]] = []       # (step, loss, rate)
+        self.seen = self.total = 0.0       # images of this epoch, and their loss, up to the last look
+        self.before, self.after = dict[str, np.ndarray](), 0   # weights, and after which epoch
+        self.looked = self.written = self.begun = 0.0          # when
+        self.spent = 0.0                   # seconds, on statistics of weights
+
+    # ------------------------------------------------------------ called by fit
+    def on_train_begin(self) -> None:
+        """Describe the weights before the first step, unless the run goes on."""
+        slow = current().size > 1 or any(p.device != "cpu" for p in self.model.parameters())
+        self.pause = LONG_PAUSE if slow else PAUSE
+        self.begun = self.written = time.perf_counter()
+        weights = self._timed(self._weights)
+        if not (self.folder.path / FILE).exists():
+            self._append({"epoch": 0, "origin": {**origin(), **machine()}, "weights": weights})
+
+    def on_step_end(self, step: Step) -> None:
+        """Note the loss and the rate, and at an epoch's first step its gradients and updates."""
+        now = time.perf_counter()
+        if step.epoch != self.epoch:
+            self.epoch, self.losses, self.seen, self.total = step.epoch, [], 0.0, 0.0
+            self.line = {"epoch": step.epoch}
+            if step.batch > 1:             # the run goes on in the middle of an epoch
+                self.seen, self.total = step.images, step.means()["loss"] * step.images
+        if step.batch == 1:
+            self.line |= self._timed(self._updates)
+        self.last = step
+        if now - self.looked >= self.pause:
+            self._look(step)
+            self.looked = now
+            if now - self.written >= WRITE_EVERY:
+                self._write()
+
+    def on_epoch_end(self, metrics: Metrics) -> None:
+        """Write the epoch's line."""
+        self.line["weights"] = self._timed(self._weights)
+        self._write()
+        self.line = {}                     # nothing is left to be written
+
+    def ended(self, error: BaseException | None) -> None:
+        """Write what is known of an epoch that was cut short."""
+        if self.line and self.last is not None and error is not None:
+            self._look(self.last)
+            self.line["ended"] = str(error)[:1000] or type(error).__name__
+            self._write()
+
+    # ------------------------------------------------------------ what is looked at
+    def _look(self, step: Step) -> None:
+        if step.images == self.seen:
+            return
+        total = step.means()["loss"] * step.images
+        self.losses.append((step.step, (total - self.total) / (step.images - self.seen), step.lr()))
+        self.seen, self.total = step.images, total
+
+    def _timed(self, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What a look at the weights finds; after the first epoch nothing where the looks before took too long."""
+        begin = time.perf_counter()
+        if self.epoch > 1 and self.spent > ALLOWED + SHARE * (begin - self.begun):
+            return {}
+        found = look()
+        self.spent += time.perf_counter() - begin
+        return found
+
+    def _matrices(self) -> dict[str, Any]:
+        found = {name: p for name, p in self.model.named_parameters() if p.ndim > 1}
+        every = -(-len(found) // MAX_WEIGHTS) or 1
+        return dict(list(found.items())[::every])
+
+    def _weights(self) -> dict[str, Any]:
+        self.before = {name: _some(p.data) for name, p in self._matrices().items()}
+        self.after = self.epoch
+        return {name: _histogram(values) for name, values in self.before.items()}
+
+    def _updates(self) -> dict[str, Any]:
+        gradients, updates = dict[str, Any](), dict[str, Any]()
+        for name, p in self._matrices().items():
+            if p.grad is not None:
+                gradients[name] = _number(float(np.linalg.norm(_some(p.grad.data))) * _scale(p.size))
+            old = self.before.get(name)
+            if old is not None and self.after == self.epoch - 1:
+                update = _some(p.data) - old
+                share = float(np.linalg.norm(update)) / (float(np.linalg.norm(old)) or 1.0)
+                updates[name] = {"share": _number(share), **_histogram(update)}
+        return {"gradients": gradients, "updates": updates}
+
+    # ------------------------------------------------------------ what is written
+    def _write(self) -> None:
+        every = -(-len(self.losses) // MAX_POINTS) or 1
+        groups = [self.losses[i:i + every] for i in range(0, len(self.losses), every)]
+        self._append({**self.line, "step": [group[-1][0] for group in groups],
+                      "loss": [_number(sum(loss for _, loss, _ in group) / len(group)) for group in groups],
+                      "lr": [_number(group[-1][2]) for group in groups]})
+        self.written = time.perf_counter()
+
+    def _append(self, line: dict[str, Any]) -> None:
+        self.folder.append(FILE, line, sync=False)
+
+
+def read_statistics(folder: str | os.PathLike[str]) -> list[Metrics]:
+    """The lines that `Record` has written into a run folder; none where it was not there. Raises as `read_metrics`."""
+    try:
+        return read_metrics(folder, FILE)
+    except FileNotFoundError:
+        return []
+
+
+def _some(array: Array) -> np.ndarray:
+    """Each k-th value, on the host; always a copy."""
+    flat = array.reshape(-1)
+    return np.array(to_numpy(flat[::-(-flat.size // MAX_VALUES) or 1]), np.float64)
+
+
+def _scale(size: int) -> float:
+    """Of a norm of some values to that of all."""
+    every = -(-size // MAX_VALUES) or 1
+    return math.sqrt(size / (-(-size // every) or 1))
+
+
+def _histogram(values: np.ndarray) -> dict[str, Any]:
+    """Its ends and counts, of finite values, and how many are not."""
+    finite = values[np.isfinite(values)]
+    counts, edges = np.histogram(finite, BINS) if finite.size else (np.zeros(BINS, int), np.zeros(2))
+    return {"low": _number(edges[0]), "high": _number(edges[-1]), "counts": counts.tolist(),
+            "not_finite": values.size - finite.size}
+
+
+def _number(value: float) -> float | None:
+    """With five digits; None for what is not finite, which JSON does not have."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None
