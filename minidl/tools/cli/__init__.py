@@ -6,7 +6,7 @@ import importlib
 import sys
 
 COMMANDS: dict[str, str] = {               # each is a module of this package with a main(argv, prog)
-    "train": "train a model of the zoo, and write a run folder",
+    "train": "train a model of the zoo, or a net of your own, and write a run folder",
     "predict": "classes and probabilities of pictures, by a weights file",
     "plot": "curves, filters, confusion matrix and report of a run folder",
     "summary": "a model's layers: shapes, parameters, multiply-adds, memory",
