@@ -42,6 +42,7 @@ class Recipe:
                 raise TypeError(f"Recipe: {each.name} is {value!r} but must be of type {kind.__name__}")
 
 
+MAX_SIZE = 2**12                           # rows and columns of images that a model says it reads
 PLAIN = (bool, int, float, str)            # types of the options that a weights file can hold
 
 
@@ -86,8 +87,11 @@ class Model:
         return (first, size, size) if self.reads == "in_channels" else (first,)
 
     def item(self, shape: tuple[int, ...], **options: Any) -> tuple[int, ...]:
-        """The shape in which it reads items of this shape: what it does not say itself is as they have it."""
-        size = options.get("image_size", self.image_size)
+        """The shape in which it reads items of this shape: what it does not say itself is as they have it. Raises
+        ValueError for an image_size that cannot be."""
+        size = options.get("image_size", self.image_size) if "image_size" in self.options else self.image_size
+        if size is not None and not (type(size) is int and 0 < size <= MAX_SIZE):
+            raise ValueError(f"zoo: image_size of {self.name!r} is {size!r} but must be an int from 1 to {MAX_SIZE}")
         return (shape[0], size, size) if size and len(shape) == 3 else shape
 
     def of_data(self, shape: tuple[int, ...], classes: int = 0) -> dict[str, int]:

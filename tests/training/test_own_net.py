@@ -18,6 +18,7 @@ from tiers import tiered
 
 import minidl
 from minidl import data, nn, optim, training, zoo
+from minidl.nn.weights import WEIGHTS, _attributes, files
 from minidl.tools import cli
 from minidl.training import RunFolder, read_config, read_metrics
 from minidl.training.checkpoint import read_state, write_state
@@ -208,6 +209,14 @@ def test_a_recipe_is_read_as_flags_are(capsys: pytest.CaptureFixture[str]) -> No
     assert read_config("adam/config.json")["lr"] == 0.001      # the recipe's is of another optimizer
 
 
+@pytest.mark.parametrize("size", [0, -1, 2**13, "big", 1.5, True])
+def test_an_image_size_that_cannot_be(size: object, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before pictures are resized to it; where the model has no such option, it decides nothing."""
+    told = said(capsys, "train", "my_net.py", *FEW, "--option", f"image_size={json.dumps(size)}", status=2)
+    assert f"image_size of 'my_net.py:build' is {size!r} but must be an int from 1 to 4096" in told
+    assert zoo.find("lenet5").item((1, 28, 28), image_size=size) == (1, 32, 32)
+
+
 def test_an_installed_module(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     Path("site/nets_of_mine").mkdir(parents=True)
     Path("site/nets_of_mine/small.py").write_text(MY_NET)
@@ -299,6 +308,14 @@ def test_options_of_a_file_are_checked_before_the_code_gets_them(stranger: Path)
             minidl.load("w.h5", code="my_net.py")
         assert message in str(error.value)
     assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize("value", ["[1, 2]", "[0, 3, 3]", "[3, 5000, 5000]", "[true]", "3", "{}", '["a"]'])
+def test_an_input_that_cannot_be_is_refused(value: str) -> None:
+    net = zoo.build("perceptron", in_channels=1)
+    files.write(WEIGHTS, "save", "w.h5", net.state_dict(), {**_attributes(net, {}), "input": value})
+    with pytest.raises(minidl.weights.WeightsError, match="but must have a JSON list of 1 or 3 sizes"):
+        minidl.weights.read_metadata("w.h5")
 
 
 @pytest.mark.parametrize("code", ["text", {"file": "a"}, {"file": "a", "name": "b", "sha256": 3},

@@ -10,6 +10,7 @@ format has a file of its own.
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,7 @@ MAX_CHANNELS = 2**10
 MAX_PADDING = 2**10
 MAX_OPTION = 2**31                         # of an option of the zoo's models; and characters
 MAX_OPTION_CHARACTERS = 80
-MAX_SIZE = 2**20                           # of an axis of an item
+MAX_ITEM = 2**24                           # numbers in an item that the model reads
 MAX_PLACE = 2**10                          # characters of a file's name, of a function's, of a digest
 MAX_BUILT = 2**30                          # bytes of parameters that a file may have built by itself,
 MAX_OF_CODE = 2**26                        # and, however small it is, by code that the caller names
@@ -198,7 +199,7 @@ def _are_names(value: object) -> bool:
 
 def _is_shape(value: object) -> bool:
     return isinstance(value, list) and len(value) in (1, 3) and all(
-        type(size) is int and 1 <= size <= MAX_SIZE for size in value)
+        type(size) is int and size >= 1 for size in value) and math.prod(value) <= MAX_ITEM
 
 
 def _is_code(value: object) -> bool:
@@ -211,19 +212,21 @@ OF_DATA: dict[str, tuple[str, Callable[[object], bool], str]] = {
     "preprocessing": (PREPROCESSING, _is_preprocessing, "DataLoader.preprocessing"),
     "classes": (NAMES, _are_names, "the names of the model's outputs"),
     "columns": (NAMES, _are_names, "the names of the model's inputs"),
-    "input": (f"a JSON list of 1 or 3 sizes of 1 to {MAX_SIZE}", _is_shape, "a DataLoader of what it reads"),
+    "input": (f"a JSON list of 1 or 3 sizes, of an item of up to {MAX_ITEM} numbers", _is_shape, "an item's shape"),
     "code": ('a JSON object {"file": ..., "name": ..., "sha256": ...} of printable texts of up to '
              f"{MAX_PLACE} characters", _is_code, "a net that zoo.build made"),
 }
 
 
 def _of_data(loader: object) -> dict[str, object]:
-    """What a loader says, without what it does not know."""
-    dataset = getattr(loader, "dataset", None)
-    known = {"preprocessing": getattr(loader, "preprocessing", None),
-             **{name: list(getattr(dataset, name, ())) for name in ("classes", "columns")},
-             "input": list(getattr(dataset, "shape", ()))}
-    return {name: value for name, value in known.items() if value and known["preprocessing"]}
+    """What a loader says of a Dataset or a Table, without what it does not know; of other data, nothing."""
+    preprocessing, dataset = getattr(loader, "preprocessing", None), getattr(loader, "dataset", None)
+    if preprocessing is None:
+        return {}
+    found = {name: list(getattr(dataset, name, ())) for name in ("classes", "columns", "shape")}
+    shape = found.pop("shape")
+    found |= {"input": shape} if _is_shape(shape) else {}
+    return {"preprocessing": preprocessing, **{name: value for name, value in found.items() if value}}
 
 
 def _plain(value: object) -> object:

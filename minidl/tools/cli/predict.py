@@ -59,15 +59,15 @@ def command(args: argparse.Namespace) -> None:
         raise ValueError(f"there is nothing to predict; name pictures or tables after {args.weights}")
     net = minidl.load(path, code=args.code)
     known = zoo.find(args.code) if args.code else zoo.MODELS[metadata["model"]]
-    # Files of earlier versions do not say the shape of an item
-    size = (metadata.get("input") or known.shape)[1:]
+    # What the zoo's models read, no file decides
+    size = ((metadata["input"] if args.code else None) or known.shape)[1:]
     if not size:
         of_rows(args, net, metadata)
     elif 0 in size:
         raise ValueError(f"{path} does not say the size of pictures; save the net by minidl.save(model, path, "
                          "data=loader)")
     else:
-        padding = 0 if metadata.get("input") else preprocessing["padding"]
+        padding = 0 if args.code and metadata["input"] else preprocessing["padding"]
         of_pictures(args, net, metadata, (size[0] - 2 * padding, size[1] - 2 * padding))
 
 

@@ -45,7 +45,7 @@ def command(args: argparse.Namespace) -> None:
         net = minidl.load(path, code=args.code)
         known = minidl.weights.read_metadata(path)
         model = zoo.find(args.code) if args.code else zoo.MODELS[known["model"]]
-        channels, *sizes = known["input"] or (0,)
+        channels, *sizes = (known["input"] if args.code else None) or (0,)
         of_file = (channels, *(size + 2 * known["preprocessing"]["padding"] for size in sizes))
     else:
         model, of_file = zoo.find(args.model), (0,)
