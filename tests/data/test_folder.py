@@ -270,10 +270,11 @@ Reader = Callable[[Path, int], Any]        # of a file folder/train/a/x.png and 
 def by_predict(file: Path, channels: int) -> Any:
     net, how = Watching(), {"mean": [0.0] * channels, "std": [1.0] * channels, "padding": 15}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(minidl, "load", lambda path: net)
+        patch.setattr(minidl, "load", lambda path, code: net)
         patch.setattr(minidl.weights, "read_metadata", lambda path: {"model": "lenet5", "preprocessing": how,
                                                                      "classes": None})
-        predict.command(argparse.Namespace(weights="W.h5", files=[str(file)], top=1, invert=False, device="cpu"))
+        predict.command(argparse.Namespace(weights="W.h5", files=[str(file)], top=1, invert=False, device="cpu",
+                                           code=None))
     return np.rint(255 * net.given[0, :, 15:17, 15:17])
 
 

@@ -494,7 +494,7 @@ def by_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         how = {"mean": [0.0, 0.0], "std": [1.0, 1.0], "padding": 0}
         minidl.save(zoo.build("table-mlp", in_features=2, classes=2, depth=0), "W.h5", preprocessing=how,
                     classes=["a", "b"], columns=columns)
-        monkeypatch.setattr(minidl, "load", lambda path: Rows())
+        monkeypatch.setattr(minidl, "load", lambda path, code: Rows())
         Path("new.csv").write_text(text, encoding="utf-8")
         cli.main(["predict", "--weights", "W.h5", "new.csv", "--top", "1", "--device", "cpu", *flags])
         out, err = capsys.readouterr()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import importlib.util
 import json
 import os
 import re
@@ -12,7 +11,9 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -75,8 +76,26 @@ class _Option(argparse.Action):
         setattr(namespace, self.dest, {**getattr(namespace, self.dest), name: value})
 
 
+def model_name(text: str) -> str:
+    """An argparse type: a model of the zoo, or a place in code, which is not imported yet."""
+    from minidl import zoo
+
+    if text not in (argparse.SUPPRESS, *zoo.MODELS) and not zoo.own.is_code(text):     # a default is parsed, too
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(zoo.MODELS)}, nor the place of a net of "
+                                         "your own, FILE.py:FUNCTION or package.module:FUNCTION")
+    return text
+
+
+def add_model(parser: argparse.ArgumentParser, default: str | None) -> None:
+    """The argument MODEL and the flag --model, which are the same, of the commands that build a net."""
+    parser.add_argument("model", nargs="?", default=argparse.SUPPRESS, type=model_name, metavar="MODEL", help="which "
+                        "net: a name of the zoo, or FILE.py:FUNCTION or package.module:FUNCTION, a function of yours "
+                        f"that returns one{f' (default: {default})' * bool(default)}")
+    parser.add_argument("--model", default=default, type=model_name, help="the same")
+
+
 def add_option(parser: argparse.ArgumentParser) -> None:
-    """The flag --option of the commands that build a model of the zoo."""
+    """The flag --option of the commands that build a net."""
     parser.add_argument("--option", action=_Option, default={}, metavar="NAME=VALUE",
                         help="an option of the model, such as activation=relu or original=true; may be repeated")
 
@@ -102,27 +121,23 @@ def complain(text: str, prog: str = "") -> None:
     say(f"{prog or Parser.running}: {text}", "stderr")
 
 
-def plugin(file: str) -> str:
-    """Import a Python file, once: what it registers is there afterwards. Returns the module's name.
+def add_code(parser: argparse.ArgumentParser) -> None:
+    """The flag --code of the commands that read weights."""
+    parser.add_argument("--code", metavar="FILE.py:FUNCTION", help="the function that a net of your own was built by, "
+                        "or package.module:FUNCTION: it is run; what the weights name is not")
 
-    Raises FileNotFoundError for a file that is not there, ValueError with what went wrong in it.
-    """
-    path = Path(file).resolve()
-    if not path.is_file():
-        raise FileNotFoundError(f"{file} is not a file; name a Python file that registers something of yours")
-    name = f"plugin_{path.stem}"
-    if getattr(sys.modules.get(name), "__file__", "") == str(path):
-        return name
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{file} is not a Python file; name one that ends in .py")
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:             # whatever a user's file may raise
-        del sys.modules[name]
-        raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
-    return name
+
+def weights_in(path: str) -> Path:
+    """The weights file of a run's folder, or of a path itself."""
+    return Path(path) / "weights.h5" if Path(path).is_dir() else Path(path)
+
+
+@contextmanager
+def warned() -> Iterator[None]:
+    """Within, a warning is a line."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: complain(f"warning: {message}")
+        yield
 
 
 def run(parser: Parser, argv: list[str] | None, command: Callable[[argparse.Namespace], int | None]) -> int:
@@ -130,7 +145,8 @@ def run(parser: Parser, argv: list[str] | None, command: Callable[[argparse.Name
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     args = parser.parse_args(argv)
     try:
-        return command(args) or 0
+        with warned():
+            return command(args) or 0
     except (ValueError, TypeError, OSError, RuntimeError, ImportError, AssertionError, MemoryError) as error:
         if args.debug:
             raise

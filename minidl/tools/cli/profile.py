@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from minidl import Tensor, nn, ops, optim, zoo
 from minidl.core import device
 from minidl.lab.profile import HEAD, cells, limits, profile
 from minidl.tools.plot.figures import write
+from minidl.zoo.own import import_file
 
-from .common import Parser, add_json, add_option, plugin, run, say, say_json
+from .common import Parser, add_json, add_option, run, say, say_json
 from .summary import shape
 from .train import number
 
@@ -83,7 +83,7 @@ def built(args: argparse.Namespace) -> tuple[nn.Module, tuple[int, ...]]:
         model = zoo.build(args.net, **({zoo.MODELS[args.net].reads: args.input[0]} if args.input and args.net in
                                        zoo.MODELS else {}), **args.option)
         return model, args.input or zoo.MODELS[args.net].shape
-    build = getattr(sys.modules[plugin(file)], function, None)
+    build = getattr(import_file(file), function, None)
     if not callable(build):
         raise ValueError(f"{file} has no function {function}; name one that returns a net")
     if args.input is None:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import minidl
 from minidl import nn, zoo
 
-from .common import Parser, add_json, add_option, run, say, say_json
+from .common import Parser, add_code, add_json, add_model, add_option, run, say, say_json, weights_in
 
 
 def shape(text: str) -> tuple[int, ...]:
@@ -27,9 +27,11 @@ def main(argv: list[str] | None = None, prog: str = "minidl summary") -> int:
     """Run with these arguments; returns the exit status."""
     parser = Parser(prog=prog, description="Print a net's layers: output shapes, parameters, multiply-adds, memory.",
                     epilog="In Python: minidl.nn.summary(net, (3, 32, 32)).")
-    parser.add_argument("--model", choices=zoo.MODELS, help="a model of the zoo")
+    add_model(parser, default=None)
     add_option(parser)
-    parser.add_argument("--weights", metavar="FILE", help="the net that a weights file holds, in place of --model")
+    parser.add_argument("--weights", metavar="FILE", help="the net that a weights file holds, or a run's folder, in "
+                        "place of a model")
+    add_code(parser)
     parser.add_argument("--input", type=shape, metavar="C,H,W", help="shape of one image, or the columns of a "
                         "table (default: the model's own)")
     add_json(parser)
@@ -41,10 +43,18 @@ def command(args: argparse.Namespace) -> None:
     if (args.model is None) == (args.weights is None):
         raise ValueError("one of --model and --weights must be given")
     if args.weights is not None:
-        net = minidl.load(args.weights)
+        path = weights_in(args.weights)
+        net = minidl.load(path, code=args.code)
+        known = minidl.weights.read_metadata(path)
+        model = zoo.find(args.code) if args.code else zoo.MODELS[known["model"]]
+        channels, *sizes = (known["input"] if args.code else None) or (0,)
+        of_file = (channels, *(size + 2 * known["preprocessing"]["padding"] for size in sizes))
     else:
-        of_input = {zoo.MODELS[args.model].reads: args.input[0]} if args.input else {}
-        net = zoo.build(args.model, **{**of_input, **args.option})
-    known = zoo.MODELS[net.model_name]
-    found = nn.summary(net, args.input or (net.model_args[known.reads], *known.shape[1:]))
+        model, of_file = zoo.find(args.model), (0,)
+        net = model.build(**{**(model.of_data(args.input) if args.input else {}), **args.option})
+    own = net.model_args.get(model.reads, model.shape[0]), *model.shape[1:]
+    wanted = args.input or (of_file if of_file[0] else model.item(own, **net.model_args))
+    if 0 in wanted:
+        raise ValueError(f"{model.name} does not say the shape of what it reads; name it: --input 3,32,32")
+    found = nn.summary(net, wanted)
     say_json(asdict(found)) if args.json else say(str(found))

@@ -135,7 +135,7 @@ def _stored_test(settings: dict[str, Any], path: Path, device: str, notes: list[
                                         count=settings.get("limit_test"))
         else:
             model = zoo.MODELS.get(metadata["model"])
-            shape = len(known["mean"]), *(model.shape[1:] if model else (0, 0))
+            shape = len(known["mean"]), *(model.shape if model else metadata["input"] or (0, 0, 0))[1:]
             _, test = data.own_splits(name, shape, seed=settings.get("seed", 0), label=settings.get("label"),
                                       header=settings.get("header"))
     except (FileNotFoundError, ValueError, ImportError) as error:
