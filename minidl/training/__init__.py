@@ -5,12 +5,11 @@ from .checkpoint import Interrupted
 from .loop import compiled_step, evaluate, fit, train_step
 from .machine import machine, origin
 from .metrics import Metrics, Progress, RunningMetrics, top_k_accuracy
-from .record import Record, read_statistics
-from .run_folder import RunFolder, read_config, read_metrics
+from .run_folder import RunFolder, read_config, read_metrics, read_statistics
 from .views import Views
 
 __all__ = [
-    "Interrupted", "Metrics", "Progress", "Record", "RunFolder", "RunningMetrics", "SaveBest", "Step", "Views",
+    "Interrupted", "Metrics", "Progress", "RunFolder", "RunningMetrics", "SaveBest", "Step", "Views",
     "compiled_step", "evaluate", "fit", "machine", "origin", "read_config", "read_metrics", "read_statistics",
     "top_k_accuracy", "train_step",
 ]

@@ -22,9 +22,11 @@ from .. import data, nn
 from ..core.version import __version__
 from ..distributed import by_first, current
 from ..nn.weights import save
+from .callbacks import Step
 from .checkpoint import NAMES, lock
 from .machine import machine
 from .metrics import Metrics
+from .record import FILE, Record
 
 OF_DATA = ("in_channels", "in_features", "classes")    # options of a net that its data decide
 MAX_CONFIG = 2**20                         # bytes of a config.json that are read; train.py writes some thousand
@@ -55,10 +57,11 @@ def facts(model: nn.Module, train: data.DataLoader | None, test: data.DataLoader
 class RunFolder:
     """The folder of one run: config.json at its start, a line of metrics.jsonl per epoch, checkpoints, weights.h5.
 
-    It is a callback of `fit`, and with the net and its loaders writes what `minidl train` does, so that predict, plot
-    and --eval read the run: config.json and metrics.jsonl while it trains, and at the end of its `with`, unless that is
-    an error, weights.h5. Checkpoints are fit's. The net should be of `zoo.build`, which also takes a function of one's
-    own: then config.json and weights.h5 say of which code it is. resume: go on with the run that is there, if one is.
+    It is a callback of `fit`, and with the net and its loaders writes what `minidl train` does, so that all commands
+    read the run: config.json, metrics.jsonl and, for the report, statistics.jsonl while it trains, and at the end of
+    its `with`, unless that is an error, weights.h5. Checkpoints are fit's. The net should be of `zoo.build`, which also
+    takes a function of one's own: then config.json and weights.h5 say of which code it is. resume: go on with the run
+    that is there, if one is.
 
     >>> import tempfile
     >>> from minidl import data, nn, optim, training, zoo
@@ -71,17 +74,15 @@ class RunFolder:
     ...         _ = training.fit(net, optim.SGD(net.parameters(), 0.1), digits, digits, epochs=1, say=None,
     ...                          callbacks=run, checkpoints=run.path, resume=True)
     ...     sorted(file.name for file in run.path.iterdir())
-    ['checkpoint.h5', 'config.json', 'metrics.jsonl', 'weights.h5']
+    ['checkpoint.h5', 'config.json', 'metrics.jsonl', 'statistics.jsonl', 'weights.h5']
 
     Two runs never share one: it belongs to whoever makes its metrics.jsonl, and to one process at a time. Raises
     OSError where the folder cannot be made or written, and ValueError where it holds a run already.
-
-    at_end: is told at the end of its `with` of the error that ended it, or None.
     """
 
-    at_end: Callable[[BaseException | None], object] = staticmethod(lambda error: None)
     model: nn.Module | None = None         # its weights are written at the end
     train: data.DataLoader | None = None
+    record: Record | None = None           # of the inside of the training
     config: Mapping[str, Any] = MappingProxyType({})           # written when training begins,
     names: Mapping[str, str] = MappingProxyType({})            # and these in each line of metrics.jsonl
 
@@ -90,6 +91,7 @@ class RunFolder:
         self.path, self._made, self._mine = Path(path), list[Path](), False
         self.model, self.train, self.config = model, train, {} if model is None else facts(model, train, test)
         self.names = {name: self.config[name] for name in ("model", "data") if name in self.config}
+        self.record = None if model is None else Record(self, model)
         if resume and (self.path / "config.json").exists():
             self._go_on()
         else:
@@ -155,7 +157,8 @@ class RunFolder:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.at_end(error)
+        if self.record:
+            self.record.ended(error)
         if error is None and self.model is not None:
             save(self.model, self.weights, data=self.train)
         self.close()
@@ -164,10 +167,19 @@ class RunFolder:
         """What `fit` calls."""
         if self.config:
             self.write_config(self.config)
+        if self.record:
+            self.record.on_train_begin()
+
+    def on_step_end(self, step: Step) -> None:
+        """What `fit` calls."""
+        if self.record:
+            self.record.on_step_end(step)
 
     def on_epoch_end(self, metrics: Metrics) -> None:
         """What `fit` calls."""
         self.append_metrics({**self.names, **metrics})
+        if self.record:
+            self.record.on_epoch_end()
 
     def _take(self) -> None:
         """Keep other processes out until `close`, or for as long as this object lives, where the system has locks."""
@@ -293,3 +305,11 @@ def read_metrics(folder: str | os.PathLike[str], name: str = "metrics.jsonl") ->
                              "that line")
         found.append(metrics)
     return found
+
+
+def read_statistics(folder: str | os.PathLike[str]) -> list[Metrics]:
+    """The lines of a run folder's statistics.jsonl; none where there is no such file. Raises as `read_metrics`."""
+    try:
+        return read_metrics(folder, FILE)
+    except FileNotFoundError:
+        return []

@@ -1,4 +1,4 @@
-"""The report's parts: charts, what `Record` writes for them, and what is shown of nets of each kind."""
+"""The report's parts: charts, what a run folder writes for them, and what is shown of nets of each kind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 import minidl
 from minidl import Tensor, data, nn, ops, optim, plot, training
 from minidl.tools.plot import page, run, svg
-from minidl.training import Record, RunFolder, fit, read_statistics, record
+from minidl.training import RunFolder, fit, read_statistics, record
 
 NAN = math.nan
 
@@ -157,9 +157,9 @@ def trained(place: Path, epochs: int = 2, lr: float = 0.1, steps: int = 4, watch
     x = np.random.default_rng(0).normal(size=(steps * 8, 3)).astype(np.float32)
     loader = data.DataLoader((x, x[:, :1] * 2), 8, shuffle=False)
     net = nn.Sequential(fc1=nn.Linear(3, 5), act1=nn.ReLU(), fc2=nn.Linear(5, 1))
-    with RunFolder(place) as folder:
+    with RunFolder(place, net if watched else None, loader, loader) as folder:
         fit(net, optim.SGD(net.parameters(), lr), loader, loader, epochs=epochs, loss=ops.mse_loss, say=None,
-            callbacks=[folder.append_metrics, *([Record(folder, net)] if watched else [])], **options)
+            callbacks=folder, **options)
     return net, loader
 
 
@@ -220,10 +220,7 @@ def test_a_run_that_diverges_leaves_its_losses(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("each_step")
 def test_a_run_that_goes_on_drops_what_came_after_its_checkpoint(tmp_path: Path) -> None:
     trained(tmp_path / "a", epochs=3)
-    folder = RunFolder.again(tmp_path / "a") if (tmp_path / "a/config.json").exists() else RunFolder.__new__(RunFolder)
-    folder.path = tmp_path / "a"
-    net = nn.Linear(3, 1)
-    again = Record(folder, net)
+    again = RunFolder(tmp_path / "a", nn.Linear(3, 1), resume=True)
     again.on_train_begin()                                     # does not write epoch 0 a second time
     assert [line["epoch"] for line in read_statistics(tmp_path / "a")] == [0, 1, 2, 3]
     step = training.Step(2, 5, 3, lambda: {"loss": 0.5}, 24, lambda: 0.1)
@@ -269,7 +266,7 @@ def test_a_regression_has_its_residuals(tmp_path: Path) -> None:
     for title in ("Predictions", "Residuals", "Loss", "Layers", "Gradients", "Weights over the epochs",
                   "Run and machine"):
         assert f"<h2>{title}</h2>" in html
-    for title in ("Confusion matrix", "Error", "Settings"):    # no box without content
+    for title in ("Confusion matrix", "Error", "Where a step"):        # no box without content
         assert f"<h2>{title}</h2>" not in html
     Balanced(html.partition("</head>")[2].removesuffix("</html>\n"))
     targets = np.array([[1.0], [2.0], [4.0]], np.float32)

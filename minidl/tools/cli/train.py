@@ -29,7 +29,8 @@ from minidl.distributed import by_first
 from minidl.nn.weights import read_metadata, warn_of_change
 from minidl.nn.weights.common import shown
 from minidl.ops.cpu import parallel
-from minidl.training import Interrupted, Record, RunFolder, Views, evaluate, fit, read_config, top_k_accuracy
+from minidl.training import Interrupted, RunFolder, Views, evaluate, fit, read_config, top_k_accuracy
+from minidl.training.record import Record
 from minidl.training.run_folder import versions
 from minidl.zoo.own import import_file, is_code
 
@@ -498,13 +499,14 @@ def run(args: argparse.Namespace) -> None:
         f"test {test.items}, {where}{f', {world.size} ranks' if world.size > 1 else ''}, run folder {folder.path}")
 
     folder.config, folder.names = config, {"model": args.model, "data": train.name}
+    folder.record = Record(folder, model)
     boards = [_board(folder)] if args.tensorboard and world.rank == 0 else []
     start = time.perf_counter()
     with folder, going_on(folder, args):
         history = fit(trained, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
-                      progress=not args.no_progress, say=say, callbacks=[folder, Record(folder, model), *boards],
-                      compiled=args.compile, checkpoints=folder.path, save_every=args.save_every,
-                      resume=bool(args.resume), loss=loss, metrics=metrics_of(args))
+                      progress=not args.no_progress, say=say, callbacks=[folder, *boards], compiled=args.compile,
+                      checkpoints=folder.path, save_every=args.save_every, resume=bool(args.resume),
+                      loss=loss, metrics=metrics_of(args))
         last = history[-1] if history else dict(zip(
             ("test_loss", "test_accuracy"), evaluate(trained, test_loader, loss=loss), strict=True))
         by_first(lambda: minidl.save(model, folder.weights, data=train_loader))
