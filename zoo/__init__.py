@@ -31,6 +31,14 @@ MODELS: dict[str, Model] = {model.name: model for model in
                              autoencoder.MODEL, table_mlp.MODEL, airbench.MODEL)}
 
 
+def known(name: str) -> str:
+    """A name that is one of the zoo's models, or can be a place in code, which is not imported. Raises ValueError."""
+    if name not in MODELS and not own.is_code(name):
+        raise ValueError(f"{name!r} is not one of {', '.join((*MODELS, *own.files_like(name)))}, nor the place of a "
+                         "net of your own, FILE.py:FUNCTION or package.module:FUNCTION")
+    return name
+
+
 def find(which: str | Model | Callable[..., nn.Module]) -> Model:
     """A model of the zoo by its name, or one of the user's: a function of options that returns a net, or the place of
     one in code, "my_net.py:build" or "package.module:build", which is then imported. A `Recipe` named RECIPE in the
@@ -40,11 +48,7 @@ def find(which: str | Model | Callable[..., nn.Module]) -> Model:
     """
     if not isinstance(which, str):
         return own.of(which)
-    if which not in MODELS and own.is_code(which):
-        return own.named(which)
-    if which not in MODELS:
-        raise ValueError(f"zoo: model {which!r} is not one of {', '.join(MODELS)}")
-    return MODELS[which]
+    return MODELS[which] if known(which) in MODELS else own.named(which)
 
 
 def build(model: str | Model | Callable[..., nn.Module], /, **options: object) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib
 import importlib.util
@@ -27,7 +28,9 @@ def import_file(file: str) -> ModuleType:
     """
     path = Path(file).resolve()
     if not path.is_file():
-        raise FileNotFoundError(f"{file} is not a file; name a Python file of yours")
+        near = files_like(file)
+        raise FileNotFoundError(f"{file!r} is not a file; name a Python file of yours" + (
+            f", one of {', '.join(near)}" if near else ""))
     name = f"plugin_{path.stem}"
     if getattr(known := sys.modules.get(name), "__file__", "") == str(path):
         return known                       # type: ignore[return-value]  # what has a __file__ is a module
@@ -43,6 +46,11 @@ def import_file(file: str) -> ModuleType:
         del sys.modules[name]
         raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
     return module
+
+
+def files_like(name: str) -> list[str]:
+    """Python files in the folder of a name, those that are like it."""
+    return difflib.get_close_matches(name, map(str, sorted(Path(name).parent.glob("*.py"))))
 
 
 def is_code(name: str) -> bool:
@@ -68,7 +76,7 @@ def named(name: str) -> Model:
     if not isinstance(found, Model) and not callable(found):
         there = [each for each, value in vars(module).items() if isinstance(value, Model) or (
             inspect.isfunction(value) and value.__module__ == module.__name__)]
-        raise ValueError(f"{place} has no function {attribute}; it has {', '.join(there) or 'none'}; name one that "
+        raise ValueError(f"{place} has no function {attribute!r}; it has {', '.join(there) or 'none'}; name one that "
                          f"returns a net: {place}:NAME")
     return of(found, module, place, attribute)
 

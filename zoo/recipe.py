@@ -94,6 +94,10 @@ class Model:
             raise ValueError(f"zoo: image_size of {self.name!r} is {size!r} but must be an int from 1 to {MAX_SIZE}")
         return (shape[0], size, size) if size and len(shape) == 3 else shape
 
+    def read_by(self, net: nn.Module) -> tuple[int, ...]:
+        """The shape of an item that a net of it reads; a size that neither says is 0."""
+        return self.item((net.model_args.get(self.reads, self.shape[0]), *self.shape[1:]), **net.model_args)
+
     def of_data(self, shape: tuple[int, ...], classes: int = 0) -> dict[str, int]:
         """Those of its options that data decide, items of this shape and so many classes."""
         said = {"in_features": shape[0]} if len(shape) == 1 else {"in_channels": shape[0], "image_size": shape[-1]}

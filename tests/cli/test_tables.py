@@ -71,10 +71,10 @@ def test_a_profile_is_part_of_the_report(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize(("net", "message"), [
-    ("my_net.py:build", "does not say what it reads; name the shape of one item, as --input 3,32,32"),
-    ("my_net.py:net", "my_net.py has no function net; name one that returns a net"),
-    ("none.py:build", "none.py is not a file"), ("lenet", "did you mean 'lenet5'?"),
-    ("my_net.py:number --input 3", "returns a int but must return an nn.Module")])
+    ("my_net.py:build", "my_net.py:build does not say the shape of what it reads; name it: --input 3,32,32"),
+    ("my_net.py:net", "my_net.py has no function 'net'; it has build, number; name one that returns a net"),
+    ("none.py:build", "'none.py' is not a file"),
+    ("my_net.py:number --input 3", "gives a int but must give an nn.Module")])
 def test_profile_refuses_in_a_line(net: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("my_net.py").write_text(NET)
     assert cli.main(["profile", *net.split(), *QUICK]) == 2

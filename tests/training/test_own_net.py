@@ -177,15 +177,15 @@ def test_pictures_of_any_size_need_one(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize(("text", "name", "message"), [
-    ("", "net.py:build", "net.py has no function build; it has none; name one that returns a net: net.py:NAME"),
-    ("def other(): pass\n", "net.py", "net.py has no function build; it has other; name one"),
+    ("", "net.py:build", "net.py has no function 'build'; it has none; name one that returns a net: net.py:NAME"),
+    ("def other(): pass\n", "net.py", "net.py has no function 'build'; it has other; name one"),
     ("1 / 0\n", "net.py", "net.py: ZeroDivisionError: division by zero"),
     ("def build(): return 3\n", "net.py", "'net.py:build' gives a int but must give an nn.Module; return the net"),
     ("def build(depth): pass\n", "net.py", "model 'net.py:build' needs the option depth, which has no default"),
     ("RECIPE = {}\ndef build(): pass\n", "net.py", "net.py: RECIPE is a dict but must be a zoo.Recipe"),
     ("from minidl import zoo\nRECIPE = zoo.Recipe(epochs='3')\n", "net.py", "net.py: TypeError: Recipe: epochs is '3' "
      "but must be of type int"),
-    ("", "none.py", "none.py is not a file; name a Python file of yours"),
+    ("", "none.py", "'none.py' is not a file; name a Python file of yours"),
     ("", "no.such.module:build", "no.such.module: ModuleNotFoundError: No module named 'no'; name a Python file"),
 ])
 def test_code_that_is_no_net_is_one_line(text: str, name: str, message: str,

@@ -317,12 +317,8 @@ def _built(path: Path_, code: str | Callable[..., Module] | None) -> Module:
         warn_of_change(path, found["code"], model.code)
     elif found["model"] in zoo.MODELS:
         model, limit = zoo.MODELS[found["model"]], size
-    elif found["code"]:
-        place = shown(":".join((found["code"]["file"], found["code"]["name"])))
-        raise WeightsError(f"{subject}, code that runs only if you name it; if you trust it, add --code {place}, in "
-                           f"Python minidl.load(path, code={place}); or {own_way}")
     else:
-        raise WeightsError(f"{subject}, which is not one of the zoo's {', '.join(zoo.MODELS)}; {own_way}")
+        raise WeightsError(f"load: '{path}' was saved from {not_of_zoo(found)}; {own_way}")
     for option, value in found["model_args"].items():
         kind = type(model.options[option].default) if option in model.options else None
         own = model.code is not None and kind is not None and kind not in zoo.PLAIN    # no plain default, or none
@@ -336,6 +332,17 @@ def _built(path: Path_, code: str | Callable[..., Module] | None) -> Module:
             return model.build(**found["model_args"])
     except ValueError as error:
         raise WeightsError(f"{subject}, which cannot be built as it says ({error}); {own_way}") from None
+
+
+def not_of_zoo(found: Mapping[str, Any]) -> str:
+    """The model of a file's metadata, why the zoo does not build it, and what to name."""
+    from ... import zoo
+
+    if not found["code"]:
+        return f"{shown(found['model'])}, which is not one of the zoo's {', '.join(zoo.MODELS)}"
+    place = shown(":".join((found["code"]["file"], found["code"]["name"])))
+    return (f"{shown(found['model'])}, code that runs only if you name it; if you trust it, add --code {place}, in "
+            f"Python code={place}")
 
 
 def _is_option(value: object, lists: bool, least: int) -> bool:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from minidl import distributed
+from minidl import distributed, nn
 from minidl.core.host import can_print
 
 
@@ -37,17 +37,17 @@ class Parser(argparse.ArgumentParser):
 
 
 def meant(message: str) -> str:
-    """What a message that lists the choices can add: which of them is nearly what was given.
+    """What a message that lists the choices can add: which of them is nearly what was given, the last text in quotes.
 
     >>> meant("argument --model: invalid choice: 'Lenet' (choose from 'lenet5', 'mlp')")
     "; did you mean 'lenet5'?"
     >>> meant("'vgg' is not a command; it must be one of train, predict; see minidl --help")
     ''
     """
-    found = re.search(r"'([\w.-]+)'.*?(?:one of|choose from) ([^;)]*)", message)
+    found = re.search(r"'([^']+)'[^']*(?:one of|choose from|it has) ([^;)]*)", message)
     if found is None:
         return ""
-    near = difflib.get_close_matches(found[1].lower(), re.findall(r"[\w.-]+", found[2].partition(", nor ")[0]), 1)
+    near = difflib.get_close_matches(found[1].lower(), re.findall(r"[\w./-]+", found[2].partition(", nor ")[0]), 1)
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
@@ -80,10 +80,10 @@ def model_name(text: str) -> str:
     """An argparse type: a model of the zoo, or a place in code, which is not imported yet."""
     from minidl import zoo
 
-    if text not in (argparse.SUPPRESS, *zoo.MODELS) and not zoo.own.is_code(text):     # a default is parsed, too
-        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(zoo.MODELS)}, nor the place of a net of "
-                                         "your own, FILE.py:FUNCTION or package.module:FUNCTION")
-    return text
+    try:
+        return text if text == argparse.SUPPRESS else zoo.known(text)          # a default is parsed, too
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_model(parser: argparse.ArgumentParser, default: str | None) -> None:
@@ -92,6 +92,50 @@ def add_model(parser: argparse.ArgumentParser, default: str | None) -> None:
                         "net: a name of the zoo, or FILE.py:FUNCTION or package.module:FUNCTION, a function of yours "
                         f"that returns one{f' (default: {default})' * bool(default)}")
     parser.add_argument("--model", default=default, type=model_name, help="the same")
+
+
+def add_net(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the commands that look at one net, as `net_of` reads them."""
+    add_model(parser, default=None)
+    add_option(parser)
+    parser.add_argument("--weights", metavar="FILE", help="the net that a weights file holds, or a run's folder, in "
+                        "place of a model")
+    add_code(parser)
+    parser.add_argument("--input", type=shape, metavar="C,H,W", help="shape of one image, or the columns of a "
+                        "table (default: the model's own)")
+
+
+def net_of(args: argparse.Namespace) -> tuple[str, nn.Module, tuple[int, ...]]:
+    """The net that is asked for, its name, and the shape of an item that it reads. Raises ValueError where none is
+    named, and where nothing says the shape."""
+    from minidl import zoo
+    from minidl.training.stored import read_net
+
+    if (args.model is None) == (args.weights is None):
+        raise ValueError("one of --model and --weights must be given")
+    if args.weights is not None:
+        net, known, reads = read_net(args.weights, args.code)
+        name = known["model"]
+    else:
+        model = zoo.find(args.model)
+        net = model.build(**{**(model.of_data(args.input) if args.input else {}), **args.option})
+        name, reads = model.name, model.read_by(net)
+    wanted = args.input or reads
+    if 0 in wanted:
+        raise ValueError(f"{name} does not say the shape of what it reads; name it: --input 3,32,32")
+    return name, net, wanted
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """An argparse type: "3,32,32".
+
+    >>> shape("3,32,32")
+    (3, 32, 32)
+    """
+    sizes = tuple(int(size) if size.strip().isdigit() else 0 for size in text.split(","))
+    if min(sizes) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape, ints of at least 1 such as 3,32,32")
+    return sizes
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
@@ -125,11 +169,6 @@ def add_code(parser: argparse.ArgumentParser) -> None:
     """The flag --code of the commands that read weights."""
     parser.add_argument("--code", metavar="FILE.py:FUNCTION", help="the function that a net of your own was built by, "
                         "or package.module:FUNCTION: it is run; what the weights name is not")
-
-
-def weights_in(path: str) -> Path:
-    """The weights file of a run's folder, or of a path itself."""
-    return Path(path) / "weights.h5" if Path(path).is_dir() else Path(path)
 
 
 @contextmanager

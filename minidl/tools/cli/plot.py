@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .common import Parser, add_code, run, say, weights_in
+from .common import Parser, add_code, run, say
 
 
 def main(argv: list[str] | None = None, prog: str = "minidl plot") -> int:
@@ -21,9 +21,7 @@ def command(args: argparse.Namespace) -> None:
     """Draw, and name the files."""
     if not Path(args.run).is_dir():
         raise FileNotFoundError(f"{args.run} is not a folder; name a run folder, such as runs/lenet5-mnist")
-    import minidl
     from minidl import plot
 
-    net = minidl.load(weights_in(args.run), code=args.code) if args.code else None
-    for path in plot.pictures(args.run, net):
+    for path in plot.pictures(args.run, code=args.code):
         say(str(path))

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 import minidl
-from minidl import data, nn, ops, zoo
+from minidl import data, nn, ops
 from minidl.core import device
 from minidl.data.sets.picture import FORMATS, MODES, read_picture
 from minidl.data.sets.table import numbers, read_cells, unnamed
+from minidl.training.stored import read_net
 
-from .common import Parser, add_code, add_json, complain, run, say, say_json, weights_in
+from .common import Parser, add_code, add_json, complain, run, say, say_json
 
 BATCH = 256                                # items at a time: a net's arrays between layers grow with them
 BRIGHT = 64                                # a border this much brighter than the training images' mean is pointed out
@@ -48,28 +49,23 @@ def command(args: argparse.Namespace) -> None:
     """Print a line per picture, or per row."""
     if args.weights is None:
         args.weights, *args.files = args.files
-    path = weights_in(args.weights)
-    metadata = minidl.weights.read_metadata(path)
-    preprocessing = metadata["preprocessing"]
-    if preprocessing is None:
-        raise ValueError(f"{path} does not say how pictures are normalised; save the net by "
-                         "minidl.save(model, path, data=loader), as minidl train does")
     if args.top < 1:
         raise ValueError(f"--top is {args.top} but must be at least 1")
     if not args.files:
         raise ValueError(f"there is nothing to predict; name pictures or tables after {args.weights}")
-    net = minidl.load(path, code=args.code)
-    known = zoo.find(args.code) if args.code else zoo.MODELS[metadata["model"]]
-    # What the zoo's models read, no file decides
-    size = ((metadata["input"] if args.code else None) or known.shape)[1:]
-    if not size:
+    net, metadata, shape = read_net(args.weights, args.code)
+    preprocessing = metadata["preprocessing"]
+    if preprocessing is None:
+        raise ValueError(f"{args.weights} does not say how pictures are normalised; save the net by "
+                         "minidl.save(model, path, data=loader), as minidl train does")
+    if len(shape) == 1:
         of_rows(args, net, metadata)
-    elif 0 in size:
-        raise ValueError(f"{path} does not say the size of pictures; save the net by minidl.save(model, path, "
+    elif 0 in shape[1:]:
+        raise ValueError(f"{args.weights} does not say the size of pictures; save the net by minidl.save(model, path, "
                          "data=loader)")
     else:
-        padding = 0 if args.code and metadata["input"] else preprocessing["padding"]
-        of_pictures(args, net, metadata, (size[0] - 2 * padding, size[1] - 2 * padding))
+        _, rows, columns = (size - 2 * preprocessing["padding"] for size in shape)
+        of_pictures(args, net, metadata, (rows, columns))
 
 
 def answers(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any], given: data.Data
