@@ -92,7 +92,7 @@ class RunFolder:
         self.model, self.train, self.config = model, train, {} if model is None else facts(model, train, test)
         self.names = {name: self.config[name] for name in ("model", "data") if name in self.config}
         self.record = None if model is None else Record(self, model)
-        if resume and (self.path / "config.json").exists():
+        if resume and (self.path / "metrics.jsonl").exists():  # before config.json, if that run was killed early
             self._go_on()
         else:
             self._begin()
@@ -126,11 +126,11 @@ class RunFolder:
         """That of a run which is to go on. Raises ValueError where there is none, or where another process is at it."""
         folder = cls.__new__(cls)
         folder.path, folder._made, folder._mine = Path(path), [], False
+        read_config(folder.path / "config.json")
         folder._go_on()
         return folder
 
     def _go_on(self) -> None:
-        read_config(self.path / "config.json")
         with self._writing():
             self._lock = open(self.path / "metrics.jsonl", "ab")          # noqa: SIM115
         self._take()

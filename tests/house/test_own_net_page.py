@@ -29,7 +29,7 @@ def test_the_commands_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         few = ["--limit-train", "300", "--limit-test", "100"] if "--output-dir" in flags else []
         assert cli.main([command, *flags, *few]) == 0, (command, flags, capsys.readouterr().err)
         done.append(command)
-    assert done == ["summary", "train", "train", "train", "predict", "plot", "summary"]
+    assert done == ["summary", "train", "train", "train", "predict", "report", "plot", "summary", "profile", "runs"]
     out = capsys.readouterr().out
     assert all(words in out for words in ("after 3 epochs", "weights runs/mine/weights.h5", "cat.png: ", "report.html",
-                                          "Conv2d (12,1,5,5)"))
+                                          "Conv2d (12,1,5,5)", "my_net.py:build, batch 128"))

@@ -17,7 +17,7 @@ import pytest
 from tiers import tiered
 
 import minidl
-from minidl import data, nn, optim, training, zoo
+from minidl import data, nn, ops, optim, plot, training, zoo
 from minidl.nn.weights import WEIGHTS, _attributes, files
 from minidl.tools import cli
 from minidl.training import RunFolder, read_config, read_metrics
@@ -50,6 +50,7 @@ def images(in_channels=1):
 
 MODEL = zoo.Model("anything", "for images", images, RECIPE, target="image")
 '''
+OF_THE_NET = ("Layers", "Confusion matrix", "First layer&#x27;s filters")      # boxes of a report
 FEW = ["--limit-train", "200", "--limit-test", "100", "--no-progress", "--device", "cpu"]
 
 
@@ -96,12 +97,48 @@ def test_every_command_takes_a_net_in_a_file(capsys: pytest.CaptureFixture[str])
     assert "test accuracy" in said(capsys, "train", "my_net.py:build", "--eval", "run")
     for weights in ("run", "run/weights.h5"):
         assert "(3,1,5,5)" in said(capsys, "summary", "--weights", weights, "--code", "my_net.py")
+    quick = "--code", "my_net.py", "--steps", "1", "--batch-size", "2", "--device", "cpu"
+    assert said(capsys, "profile", "--run", "run", *quick).startswith("my_net.py:build, batch 2, fp32, cpu: ")
+    assert said(capsys, "report", "run", "--code", "my_net.py") == "run/report.html\n"
+    html = Path("run/report.html").read_text(encoding="utf-8")
+    assert all(f"<h2>{title}</h2>" in html for title in OF_THE_NET)
+    assert "time goes" in html
+    assert "my_net.py:build on synthetic-digits" in html
     picture()
     net = minidl.load("run/weights.h5", code="my_net.py:build").eval()
     loader = data.DataLoader(data.load("synthetic-digits", "test")[3:4], 1, shuffle=False, **known["preprocessing"])
     best = int(net(minidl.Tensor(next(iter(loader))[0])).numpy().argmax())
     assert said(capsys, "predict", "run", "one.png", "--code", "my_net.py").startswith(f"one.png: {best} ")
+    found = json.loads(said(capsys, "predict", "run", "one.png", "--code", "my_net.py", "--json"))
+    assert (found["item"], next(iter(found["classes"]))) == ("one.png", str(best))
     assert said(capsys, "predict", "--weights", "run", "one.png", "--code", "my_net.py:build").startswith("one.png: ")
+
+
+def test_a_report_without_the_code_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "train", "my_net.py:build", *FEW, "--epochs", "1", "--output-dir", "run")
+    forget()
+    assert cli.main(["report", "run"]) == 0
+    told = capsys.readouterr().err
+    assert told.startswith("minidl report: warning: The net's layers, filters and answers are left out: weights.h5 was")
+    assert "if you trust it, add --code 'my_net.py:build', in Python code='my_net.py:build'" in told
+    assert "plugin_my_net" not in sys.modules
+    html = Path("run/report.html").read_text(encoding="utf-8")
+    assert "add --code &#x27;my_net.py:build&#x27;" in html
+    assert not any(f"<h2>{title}</h2>" in html for title in OF_THE_NET)
+    assert "<h2>Loss</h2>" in html
+    plot.report("run", code=zoo.find("my_net.py").layers)
+    assert "<h2>Layers</h2>" in Path("run/report.html").read_text(encoding="utf-8")
+
+
+def test_runs_whose_code_changed_differ_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "a", "b":
+        said(capsys, "train", "my_net.py:build", *FEW, "--epochs", "0", "--output-dir", f"runs/{name}")
+        with open("my_net.py", "a") as file:
+            file.write("# another line\n")
+    head, *lines = [line.split() for line in said(capsys, "runs").splitlines()]
+    assert head[:2] == ["run", "code"]
+    codes = {name: read_config(f"runs/{name}/config.json")["code"]["sha256"][:12] for name in "ab"}
+    assert {line[0]: line[1] for line in lines} == {f"runs/{name}": code for name, code in codes.items()}
 
 
 @pytest.mark.slow
@@ -173,7 +210,11 @@ def test_pictures_of_any_size_need_one(capsys: pytest.CaptureFixture[str]) -> No
     assert "pets has pictures of any size, and free.py does not say which it reads; give build an option image" in told
     said(capsys, "train", "my_net.py", *flags, "--option", "image_size=16", "--output-dir", "run")
     assert minidl.weights.read_metadata("run/weights.h5")["input"] == [1, 16, 16]
-    assert "dog" in said(capsys, "predict", "run", "pets/dog/1.png", "--code", "my_net.py")
+    found = json.loads(said(capsys, "predict", "run", "pets/dog/1.png", "--code", "my_net.py", "--json"))
+    assert found["classes"].keys() == {"cat", "dog"}
+    said(capsys, "report", "run", "--code", "my_net.py")
+    html = Path("run/report.html").read_text(encoding="utf-8")
+    assert all(f"<h2>{title}</h2>" in html for title in OF_THE_NET)
 
 
 @pytest.mark.parametrize(("text", "name", "message"), [
@@ -266,10 +307,12 @@ def test_a_file_or_a_folder_imports_nothing_that_it_names(named: str, stranger: 
     before = set(sys.modules)
     for value in (named, [named], {named: 1}):
         (stranger / "config.json").write_text(json.dumps({**config, "model": value}))
-        for flags in (["predict", "run", "one.png"], ["summary", "--weights", "run"], ["train", "--eval", "run"],
-                      ["train", "--resume", "run"], ["train", "--config", "run/config.json"]):
+        for flags in (["predict", "run", "one.png"], ["summary", "--weights", "run"], ["profile", "--run", "run"],
+                      ["train", "--eval", "run"], ["train", "--resume", "run"],
+                      ["train", "--config", "run/config.json"]):
             assert ended(flags) == 2
             assert "error: " in capsys.readouterr().err
+        assert (ended(["report", "run"]), ended(["runs", "."])) == (0, 0)
     with pytest.raises(minidl.weights.WeightsError, match="code that runs only if you name it"):
         minidl.load(stranger / "weights.h5")
     if _has_matplotlib():
@@ -387,6 +430,7 @@ def test_a_program_leaves_what_the_command_leaves(capsys: pytest.CaptureFixture[
                        env={**os.environ, "PYTHONPATH": str(Path(minidl.__file__).parents[1])})
     assert {"config.json", "metrics.jsonl", "weights.h5", "best.h5", "checkpoint.h5"} <= set(os.listdir("own"))
     assert [line["epoch"] for line in read_metrics("own")] == [1, 2]
+    assert [line["epoch"] for line in training.read_statistics("own")] == [0, 1, 2]
     known = minidl.weights.read_metadata("own/weights.h5")
     assert (known["model"], known["code"]["name"], known["input"]) == ("program.py:build", "build", [1, 28, 28])
     picture()
@@ -396,8 +440,33 @@ def test_a_program_leaves_what_the_command_leaves(capsys: pytest.CaptureFixture[
     assert shown in said(capsys, "train", "program.py", "--eval", "own")
     assert "own is the run of a program, which alone can go on with it" in (
         said(capsys, "train", "program.py", "--resume", "own", status=2))
+    said(capsys, "report", "own", "--code", "program.py")
+    html = Path("own/report.html").read_text(encoding="utf-8")
+    assert all(f"<h2>{title}</h2>" in html for title in (*OF_THE_NET, "Gradients", "Weights over the epochs"))
     if _has_matplotlib():
         assert "confusion.png" in said(capsys, "plot", "own", "--code", "program.py")
+
+
+def test_a_regression_that_went_on_has_its_report() -> None:
+    """On the columns of a table, from Python; without them, the report says what is missing."""
+    def build(in_features: int = 3) -> nn.Module:
+        return nn.Sequential(out=nn.Linear(in_features, 1))
+
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    loader = data.DataLoader((x, x[:, :1]), 8)
+    for epochs in 1, 2:
+        net = zoo.build(build)
+        with RunFolder("run", net, loader, loader, resume=True) as run:
+            training.fit(net, optim.SGD(net.parameters(), 0.1), loader, loader, epochs=epochs, loss=ops.mse_loss,
+                         callbacks=run, checkpoints=run.path, resume=True, say=None)
+    assert [line["epoch"] for line in training.read_statistics("run")] == [0, 1, 2]
+    html = plot.report("run", net, loader).read_text(encoding="utf-8")
+    assert all(f"<h2>{title}</h2>" in html for title in ("Predictions", "Residuals", "Layers", "Gradients"))
+    html = plot.report("run", code=build).read_text(encoding="utf-8")
+    assert "No test set was given" in html
+    assert "<h2>Layers</h2>" in html
+    with pytest.warns(UserWarning, match="layers, filters and answers are left out"):
+        plot.report("run")
 
 
 def test_a_net_that_knows_no_code(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from base64 import b64decode
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -215,6 +216,25 @@ def test_a_run_that_diverges_leaves_its_losses(tmp_path: Path) -> None:
     html = plot.report(tmp_path / "a").read_text(encoding="utf-8")
     assert "The run ended in epoch 1: training: the loss is" in html
     assert "<h2>Loss</h2>" in html
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_error_is_told_whatever_else_fails(ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that has failed knows no loss, and other ranks, which have ended, are not asked for it."""
+    asked = []
+
+    def means() -> dict[str, float]:
+        asked.append(True)
+        raise RuntimeError("the device is lost")
+    monkeypatch.setattr(record, "current", lambda: SimpleNamespace(size=ranks))
+    folder = RunFolder(tmp_path / "a", nn.Linear(3, 1))
+    folder.on_train_begin()
+    monkeypatch.setattr(folder.record, "looked", math.inf)
+    folder.on_step_end(training.Step(1, 1, 1, means, 8, lambda: 0.1))
+    with pytest.raises(ZeroDivisionError, match="the first error"), folder:
+        raise ZeroDivisionError("the first error")
+    assert asked == [True] * (ranks == 1)
+    assert read_statistics(tmp_path / "a")[-1]["ended"] == "the first error"
 
 
 @pytest.mark.usefixtures("each_step")

@@ -318,7 +318,7 @@ def _built(path: Path_, code: str | Callable[..., Module] | None) -> Module:
     elif found["model"] in zoo.MODELS:
         model, limit = zoo.MODELS[found["model"]], size
     else:
-        raise WeightsError(f"load: '{path}' was saved from {not_of_zoo(found)}; {own_way}")
+        raise WeightsError(f"load: '{path}' was saved from {not_of_zoo(found)}; {'or ' * bool(found['code'])}{own_way}")
     for option, value in found["model_args"].items():
         kind = type(model.options[option].default) if option in model.options else None
         own = model.code is not None and kind is not None and kind not in zoo.PLAIN    # no plain default, or none

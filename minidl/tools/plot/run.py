@@ -121,7 +121,8 @@ def _stored_model(path: Path, code: Code | None, notes: list[str]) -> tuple[nn.M
     has it nor the user has named its code."""
     known = weights.read_metadata(path)
     if code is None and known["model"] not in zoo.MODELS:
-        notes.append(f"Without the net there are only curves. {path.name} was saved from {weights.not_of_zoo(known)}.")
+        notes.append(f"The net's layers, filters and answers are left out: {path.name} was saved from "
+                     f"{weights.not_of_zoo(known)}.")
         warnings.warn(notes[-1], UserWarning, stacklevel=5)
         return None, None
     net, _, shape = read_net(path, code)
