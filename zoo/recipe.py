@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from minidl import init, nn, ops, optim
 
@@ -86,13 +86,15 @@ class Model:
         size = self.image_size or size
         return (first, size, size) if self.reads == "in_channels" else (first,)
 
-    def item(self, shape: tuple[int, ...], **options: Any) -> tuple[int, ...]:
+    def item(self, shape: tuple[int, ...], **options: object) -> tuple[int, ...]:
         """The shape in which it reads items of this shape: what it does not say itself is as they have it. Raises
         ValueError for an image_size that cannot be."""
         size = options.get("image_size", self.image_size) if "image_size" in self.options else self.image_size
-        if size is not None and not (type(size) is int and 0 < size <= MAX_SIZE):
+        if size is None:
+            return shape
+        if type(size) is not int or not 0 < size <= MAX_SIZE:
             raise ValueError(f"zoo: image_size of {self.name!r} is {size!r} but must be an int from 1 to {MAX_SIZE}")
-        return (shape[0], size, size) if size and len(shape) == 3 else shape
+        return (shape[0], size, size) if len(shape) == 3 else shape
 
     def read_by(self, net: nn.Module) -> tuple[int, ...]:
         """The shape of an item that a net of it reads; a size that neither says is 0."""
