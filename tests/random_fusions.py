@@ -141,6 +141,7 @@ class Drawer:
         if min(h + 2 * padding - kh, w + 2 * padding - kw) < 0:
             return c, h, w
         self.layers.append(f"nn.{kind}Pool2d({(kh, kw)}, {stride}, {padding})")
+        self.layers += [self.activation()] * (self.rng.random() < (0.3 if self.kind == "region" else 0.1))
         return c, oh, ow
 
     def residual(self, c: int, h: int, w: int) -> tuple[int, int, int] | None:
@@ -307,7 +308,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "conv_grad_b": (
         "fp32", "k < G::H * G::W; k += TEAMS * 32) sum += gy",
         "k < G::H * G::W - 1; k += TEAMS * 32) sum += gy"),
-    "avg_pool": ("fp32", "k % Y::W * SW);", "k % Y::W * KW);", "region_step"),
+    "avg_pool": (
+        "fp32", "e < KH * KW; ++e) sum += window[e / KW", "e < KH * KW - 1; ++e) sum += window[e / KW", "region_step"),
     "avg_pool_grad, columns": (
         "fp32", "REAL g = gy[k] * (REAL)(1.0 / (KH * KW));",
         "if (j == 0) continue;\n        REAL g = gy[k] * (REAL)(1.0 / (KH * KW));"),
