@@ -407,10 +407,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     machine.set_threads(1)
     machine.require([], "cuda")
     from minidl.ops.cuda.conv import ALGORITHMS
-    from minidl.tools.cli.common import plugin
+    from minidl.zoo.own import import_file
 
     for file in args.plugin:
-        plugin(file)
+        import_file(file)
     args.algorithms = args.algorithms or list(ALGORITHMS)
     for name in args.algorithms:
         if name not in ALGORITHMS:

@@ -33,10 +33,15 @@ if __name__ == "__main__":                 # the package beside this folder, not
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+from checks.regions import with_backend
 from random_nets import timed
 
 import minidl
 from minidl import Tensor, nn, ops, optim
+from minidl.compiler.passes import optimised
+from minidl.compiler.record import record
+from minidl.core.device import to_device
+from minidl.ops.common.backend import primitives_of
 
 ROUNDING = {"fp32": 2.0 ** -19, "3xtf32": 2.0 ** -18, "tf32": 2.0 ** -10, "bf16": 2.0 ** -7}
 TIMES = 4                                  # of what such a change does to a result, which is what is allowed
@@ -136,6 +141,7 @@ class Drawer:
         if min(h + 2 * padding - kh, w + 2 * padding - kw) < 0:
             return c, h, w
         self.layers.append(f"nn.{kind}Pool2d({(kh, kw)}, {stride}, {padding})")
+        self.layers += [self.activation()] * (self.rng.random() < (0.3 if self.kind == "region" else 0.1))
         return c, oh, ow
 
     def residual(self, c: int, h: int, w: int) -> tuple[int, int, int] | None:
@@ -250,6 +256,20 @@ def compare(net: Net, device: str, precision: str) -> tuple[float, str, list[str
     return *worst, sorted({each.name for each in call.program.calls}) if call.program else []
 
 
+def calls_of(net: Net, device: str, precision: str) -> list[str]:
+    """The calls of the compiled net, which is recorded on the CPU, without its kernels."""
+    model: nn.Module = eval(f"nn.Sequential({', '.join(net.layers)})", dict(NAMES))
+
+    def step(x: Tensor, labels: Tensor) -> Tensor:
+        loss = ops.cross_entropy(model(x), labels, label_smoothing=net.smoothing, reduction=net.reduction)
+        loss.backward()
+        return loss
+    minidl.set_precision(precision)
+    program, _ = record(step, (minidl.zeros(net.n, *net.shape), minidl.zeros(net.n, dtype=np.int64)), {})
+    backend = primitives_of(to_device(np.empty(0), device))
+    return [call.name for call in optimised(with_backend(program, backend)).calls]
+
+
 def limit(notes: dict[str, np.ndarray], name: str, moved: float, rounding: float) -> float:
     """How far an array may be off which such a change moves by so much."""
     kind = [np.max(np.abs(a), initial=0) for other, a in notes.items()
@@ -258,8 +278,9 @@ def limit(notes: dict[str, np.ndarray], name: str, moved: float, rounding: float
     return TIMES * moved + rounding * (own + 0.02 * float(max(kind, default=0))) + 1e-12
 
 
-# ---------------------------------------------------------------- planted faults: name -> (precision, old, new)
-FAULTS: dict[str, tuple[str, str, str]] = {
+# ---------------------------------------------------------------- planted faults
+# name -> (precision, old, new), and for a kernel that few nets have a call of it, without which a net is not run
+FAULTS: dict[str, tuple[str, ...]] = {
     # region.cuh
     "clear": ("fp32", "*(Pack<4>*)&memory[i] = Pack<4>();", ";"),
     "load_filters": (
@@ -269,7 +290,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
                    "for (int k = threadIdx.x; k < X::SIZE - 1; k += T) x[k] = from[k];"),
     "store_image": ("fp32", "for (int k = threadIdx.x; k < X::SIZE; k += T) to[k] = x[k];",
                     "for (int k = threadIdx.x; k < X::SIZE - 1; k += T) to[k] = x[k];"),
-    "copy": ("fp32", "k < X::SIZE; k += T) y[k] = x[k];", "k < X::SIZE - 1; k += T) y[k] = x[k];"),
+    "copy": ("fp32", "k < X::SIZE; k += T) y[k] = x[k];", "k < X::SIZE - 1; k += T) y[k] = x[k];", "region_step"),
     "conv, a row too few": (
         "fp32", "r <= KH; ++r) {\n                REAL pixel[N];",
         "r < KH; ++r) {\n                REAL pixel[N];"),
@@ -283,17 +304,18 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "conv_grad_w, a line": (
         "fp32", "for (int i = team; i < G::H; i += TEAMS) {",
         "for (int i = team; i < G::H - 1; i += TEAMS) {"),
-    "conv_grad_w, later images": ("fp32", "REAL total = first ? (REAL)0 : part[k];", "REAL total = 0;"),
+    "conv_grad_w, later images": ("fp32", "REAL total = first ? (REAL)0 : part[k];", "REAL total = 0;", "region_step"),
     "conv_grad_b": (
         "fp32", "k < G::H * G::W; k += TEAMS * 32) sum += gy",
         "k < G::H * G::W - 1; k += TEAMS * 32) sum += gy"),
-    "avg_pool": ("fp32", "k % Y::W * SW);", "k % Y::W * KW);"),
+    "avg_pool": (
+        "fp32", "e < KH * KW; ++e) sum += window[e / KW", "e < KH * KW - 1; ++e) sum += window[e / KW", "region_step"),
     "avg_pool_grad, columns": (
         "fp32", "REAL g = gy[k] * (REAL)(1.0 / (KH * KW));",
         "if (j == 0) continue;\n        REAL g = gy[k] * (REAL)(1.0 / (KH * KW));"),
     "activate": (
         "fp32", "k < X::SIZE; k += T) y[k] = ACTIVATE::value(x[k]);",
-        "k < X::SIZE - 1; k += T) y[k] = ACTIVATE::value(x[k]);"),
+        "k < X::SIZE - 1; k += T) y[k] = ACTIVATE::value(x[k]);", "region_step"),
     "activate_grad": (
         "fp32", "k < G::SIZE; k += T) gx[k] = ACTIVATE::grad(gy[k], y[k]);",
         "k < G::SIZE - 1; k += T) gx[k] = ACTIVATE::grad(gy[k], y[k]);"),
@@ -307,7 +329,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "fp32", "for (int o = team; o < OUT; o += TEAMS) {\n            Pack<V> weight",
         "for (int o = team; o < OUT - 1; o += TEAMS) {\n            Pack<V> weight"),
     "cross_entropy, smoothing": ("fp32", "- smoothing / (REAL)K - target", "- target"),
-    "warp_most": ("fp32", "x = other > x || other != other ? other : x;", "x += other;"),
+    "warp_most": ("fp32", "x = other > x || other != other ? other : x;", "x += other;", "region_step"),
     # sums.cuh
     "sums, product": (
         "fp32", "for (int k = 0; k < N; k += STEP) {",
@@ -318,10 +340,11 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     # nhwc/conv
     "nhwc conv, the last slab": ("tf32", "slabs = g.sum / DEPTH, group", "slabs = imax(1, g.sum / DEPTH - 1), group"),
     "nhwc conv, divided, the last column": (
-        "bf16", "left < g.w && up * g.divided_h", "left < g.w - 1 && up * g.divided_h"),
+        "bf16", "left < g.w && up * g.divided_h", "left < g.w - 1 && up * g.divided_h", "conv2d_grad_x_nhwc"),
     "nhwc conv_tma, the last tap": (
         "tf32", "i < AT_ONCE && tap + i < last; ++i", "i < AT_ONCE && tap + i < last - (last > 1); ++i"),
-    "nhwc conv_tma, pooled, the winner": ("tf32", "column = right ? ~lost : lost;", "column = lost;"),
+    "nhwc conv_tma, pooled, the winner": (
+        "tf32", "column = right ? ~lost : lost;", "column = lost;", "conv2d_max_pool_nhwc"),
     "nhwc conv_tma, gradient, the last warp": (
         "tf32", "warp < MULTIPLYING / 32; ++warp", "warp < MULTIPLYING / 32 - 1; ++warp"),
     "nhwc conv_tma, gradient, what is added": (
@@ -348,16 +371,19 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "nhwc few_grad_w, shares": ("tf32", "*to = turn ? *to + sums[i][t][e] : sums[i][t][e];", "*to = sums[i][t][e];"),
     "nhwc grad_w_sum, the last part": ("tf32", "split < own; split += share", "split < own - 1; split += share"),
     # nhwc/pool.cu
-    "nhwc max_pool, the winner": ("tf32", "where.v[e] = p * g.kw + q;", "where.v[e] = p * g.kh + q;"),
+    "nhwc max_pool, the winner": (
+        "tf32", "where.v[e] = p * g.kw + q;", "where.v[e] = p * g.kh + q;", "max_pool2d_nhwc"),
     "nhwc max_pool_grad, padding": ("tf32", "q = column + g.left - b * g.sw;", "q = column - b * g.sw;"),
     "nhwc max_pool_grad, apart, the last column": (
-        "bf16", "at.row < g.oh && at.column < g.ow) {", "at.row < g.oh && at.column < g.ow - 1) {"),
-    "nhwc max_pool_grad, relu": ("tf32", "y && known.v[e] <= 0 ? 0.0f : run.v[e] + 0.0f;", "run.v[e] + 0.0f;"),
+        "bf16", "at.row < g.oh && at.column < g.ow) {", "at.row < g.oh && at.column < g.ow - 1) {",
+        "max_pool2d_grad_x_nhwc"),
+    "nhwc max_pool_grad, relu": (
+        "tf32", "y && known.v[e] <= 0 ? 0.0f : run.v[e] + 0.0f;", "run.v[e] + 0.0f;", "max_pool2d_grad_relu_b_nhwc"),
     "nhwc max_pool_grad, relu, windows that overlap": (
-        "tf32", "== own && !(y && known.v[e] <= 0)) sum", "== own) sum"),
+        "tf32", "== own && !(y && known.v[e] <= 0)) sum", "== own) sum", "max_pool2d_grad_relu_b_nhwc"),
     "nhwc max_pool_grad, bias": (
         "tf32", "Run run = given(at);\n#pragma unroll\n        for (int i = 0; i",
-        "Run run = given(at);\n#pragma unroll\n        for (int i = 1; i"),
+        "Run run = given(at);\n#pragma unroll\n        for (int i = 1; i", "max_pool2d_grad_relu_b_nhwc"),
     "nhwc avg_pool, the last column": (
         "tf32", "#pragma unroll 4\n            for (int q = imax(0, -s); q < imin(g.kw, g.w - s); q++) {",
         "#pragma unroll 4\n            for (int q = imax(0, -s); q < imin(g.kw, g.w - s - 1); q++) {"),
@@ -365,14 +391,15 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "bf16", "imin((r + more + before) / stride + 1, count)) {}",
         "imin((r + more + before) / stride + 1, count - 1)) {}"),
     "nhwc avg_pool_grad_act": (
-        "tf32", "before(sum.v[e] * share, known.v[e]);", "before(sum.v[e] * share, known.v[0]);"),
+        "tf32", "before(sum.v[e] * share, known.v[e]);", "before(sum.v[e] * share, known.v[0]);",
+        "avg_pool2d_grad_act_nhwc"),
     # nhwc/elementwise.cu, and the sums of nhwc/image.cuh
     "nhwc act, the first channel": (
         "tf32", "for (int i = 0; i < WIDE; ++i) run.v[i] = ACT_VALUE(",
         "for (int i = 1; i < WIDE; ++i) run.v[i] = ACT_VALUE("),
     "nhwc act_grad, a neighbour's": (
         "tf32", "i < WIDE; ++i) run.v[i] = ACT_GRAD(run.v[i], known.v[i]);",
-        "i < WIDE; ++i) run.v[i] = ACT_GRAD(run.v[i], known.v[0]);"),
+        "i < WIDE; ++i) run.v[i] = ACT_GRAD(run.v[i], known.v[0]);", "act_grad_nhwc"),
     "nhwc add, a neighbour's": ("tf32", "after(run.v[i] + other.v[i]);", "after(run.v[i] + other.v[0]);"),
     "nhwc grad_b, the first channel": (
         "tf32", "Run run = load(gy + at);\n#pragma unroll\n        for (int i = 0; i < WIDE; ++i) sum",
@@ -401,7 +428,9 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "fp32", "ACT_VALUE(other ? value + others.v[j] : value);", "ACT_VALUE(value) + (other ? others.v[j] : 0);"),
     "norm_act's products, the mean": (
         "fp32", "run.v[j] * ((xs.v[j] - center) * scale);", "run.v[j] * (xs.v[j] * scale);"),
-    "add_grad_act": ("fp32", "gz[i] = ACT_GRAD(gy[i] + other[i], y[i]);", "gz[i] = ACT_GRAD(gy[i], y[i]) + other[i];"),
+    "add_grad_act": (
+        "fp32", "gz[i] = ACT_GRAD(gy[i] + other[i], y[i]);", "gz[i] = ACT_GRAD(gy[i], y[i]) + other[i];",
+        "add_grad_act"),
     "avg_pool_grad_act, tiled, a window's first row": (
         "fp32", "ACT_GRAD(share, y[top + p * w])", "ACT_GRAD(share, y[top])"),
     "avg_pool_grad_act, a neighbour's": (
@@ -429,16 +458,20 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         precision, "sum[i][j] = ACT_VALUE(sum[i][j]);", "if (j0 + j < p.ow - 1) sum[i][j] = ACT_VALUE(sum[i][j]);")
        for precision in ("fp32", "tf32", "bf16")},
     **{f"resident, averages, {precision}": (
-        precision, "for (int e = 0; e < POOL * POOL; ++e) total", "for (int e = 1; e < POOL * POOL; ++e) total")
+        precision, "for (int e = 0; e < POOL * POOL; ++e) total", "for (int e = 1; e < POOL * POOL; ++e) total",
+        "conv2d_act_pool")
        for precision in ("fp32", "tf32", "bf16")},
     "winograd, activation": (
-        "fp32", "out[j] = ACT_VALUE(out[j]);", "if (2 * j0 + j < p.ow - 1) out[j] = ACT_VALUE(out[j]);"),
+        "fp32", "out[j] = ACT_VALUE(out[j]);", "if (2 * j0 + j < p.ow - 1) out[j] = ACT_VALUE(out[j]);", "conv2d_act"),
     "winograd's gradients, shares": (
-        "fp32", "share[s] *= (REAL)(1.0 / (POOL * POOL));", "share[s] *= (REAL)(1.0 / POOL);"),
-    "whole_image's gradients, a neighbour's": ("fp32", "valid ? mean[e / RUN] *", "valid ? mean[e / RUN / 2] *"),
-    "tensor_core_image's gradients, rows": ("tf32", "ACT_GRAD(mean[i / POOL][f] *", "ACT_GRAD(mean[0][f] *"),
+        "fp32", "share[s] *= (REAL)(1.0 / (POOL * POOL));", "share[s] *= (REAL)(1.0 / POOL);",
+        "conv2d_act_pool_grad_wb"),
+    "whole_image's gradients, a neighbour's": (
+        "fp32", "valid ? mean[e / RUN] *", "valid ? mean[e / RUN / 2] *", "conv2d_act_pool_grad_wb"),
+    "tensor_core_image's gradients, rows": (
+        "tf32", "ACT_GRAD(mean[i / POOL][f] *", "ACT_GRAD(mean[0][f] *", "conv2d_act_pool_grad_wb"),
     "few_channels's gradients, a neighbour's": (
-        "bf16", "ACT_GRAD(mean[map][e / POOL], widened", "ACT_GRAD(mean[map][0], widened"),
+        "bf16", "ACT_GRAD(mean[map][e / POOL], widened", "ACT_GRAD(mean[map][0], widened", "conv2d_act_pool_grad_wb"),
 }
 
 
@@ -447,7 +480,7 @@ def plant(name: str) -> str:
     from minidl.ops.common import sources
     from minidl.ops.cuda import launch
 
-    precision, old, new = FAULTS[name]
+    precision, old, new, *_ = FAULTS[name]
     right = sources.pasted
     if not any(old in file.read_text(encoding="utf-8") for file in sources.FOLDER.rglob("*.cu*")):
         raise ValueError(f"random_fusions: no source holds {old!r}, which the fault {name!r} changes; correct it")
@@ -463,10 +496,12 @@ def find(task: tuple[str, range, str, Any, float]) -> tuple[str, str, int]:
     name, numbers, device, found, until = task
     if name in found or time.time() > until:
         return name, "", 0
-    precision = plant(name)
+    precision, calls = plant(name), {*FAULTS[name][3:]}
     for tried, number in enumerate(numbers):
         if name in found or time.time() > until:
             return name, "", tried
+        if not (calls <= {*calls_of(net(number), device, precision)}):
+            continue
         share, where, _ = compare(net(number), device, precision)
         if share > 1:
             return name, f"net {number}, {where}: {share:.3g} of its limit", tried + 1

@@ -39,8 +39,9 @@ class Module(Habits, Watched):
     (['factor'], ['factor', 'mean'])
     """
 
-    model_name: str                        # the zoo writes both on what it builds, for the weights file
+    model_name: str                        # the zoo writes these on what it builds, for the weights file
     model_args: dict[str, Any]
+    model_code: Mapping[str, str] | None
     _once: frozenset[str] = frozenset()    # names of own Tensors that have been parameters, frozen since or not
     restless = frozenset({"_once"})
 

@@ -6,13 +6,12 @@ from .loop import Diverged, compiled_step, evaluate, fit, predict, train_step
 from .machine import machine, origin
 from .metrics import Metrics, Progress, RunningMetrics, WholeSet, f1_score, roc_auc_score, top_k_accuracy
 from .own_loop import Checkpoint
-from .record import Record, read_statistics
-from .run_folder import RunFolder, read_config, read_metrics
+from .run_folder import RunFolder, read_config, read_metrics, read_statistics
 from .search import RateSearch, find_rate
 from .views import Views
 
 __all__ = [
-    "Checkpoint", "Diverged", "EarlyStop", "Interrupted", "Metrics", "Progress", "RateSearch", "Record", "RunFolder",
+    "Checkpoint", "Diverged", "EarlyStop", "Interrupted", "Metrics", "Progress", "RateSearch", "RunFolder",
     "RunningMetrics", "SaveBest", "Step", "Views", "WholeSet", "compiled_step", "evaluate", "f1_score", "find_rate",
     "fit", "machine", "origin", "predict", "read_config", "read_metrics", "read_statistics", "roc_auc_score",
     "top_k_accuracy", "train_step",

@@ -36,22 +36,23 @@ class SaveBest(Judge):
     """A callback that saves a model's weights after each epoch that is better than all before.
 
     metric: which of an epoch's metrics decides. mode: "min" if it is better the lower it is, "max" the higher; a loss
-    and an accuracy say it by their names. Raises ValueError for a metric of another name without a mode.
+    and an accuracy say it by their names. data: as `minidl.save` takes it: with it, `minidl predict` reads the file.
+    Raises ValueError for a metric of another name without a mode.
 
     >>> SaveBest(nn.Linear(3, 2), "best.h5", "test_loss").best
     inf
     """
 
     def __init__(self, model: nn.Module, path: str | os.PathLike[str], metric: str = "test_accuracy",
-                 mode: str | None = None):
-        self.model, self.path = model, path
+                 mode: str | None = None, data: object = None):
+        self.model, self.path, self.data = model, path, data
         super().__init__(metric, mode)
 
     def on_epoch_end(self, metrics: Metrics) -> None:
         """Save if this epoch is the best. Raises ValueError for a metric that an epoch does not have."""
         if self.sign * self.judged(metrics) < self.sign * self.best:
             self.best = metrics[self.metric]
-            save(self.model, self.path)
+            save(self.model, self.path, data=self.data)
 
 
 class EarlyStop(Judge):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,9 +14,10 @@ from .. import nn
 from ..core.device import Array, to_numpy
 from ..distributed import current
 from .callbacks import Step
-from .machine import machine, origin
-from .metrics import Metrics
-from .run_folder import RunFolder, read_metrics
+from .machine import origin
+
+if TYPE_CHECKING:
+    from .run_folder import RunFolder
 
 FILE = "statistics.jsonl"                  # in the run folder, a line per epoch
 MAX_POINTS = 400                           # losses of an epoch that are written: of more, neighbours are averaged
@@ -31,8 +32,8 @@ WRITE_EVERY = 10.0                         # seconds, in an epoch that takes lon
 
 
 class Record:
-    """A callback of `fit` that writes statistics.jsonl into a run folder, from which `plot.report` draws the losses and
-    rates of steps, and the sizes of gradients, updates and weights.
+    """What a run folder that knows its net tells of each step and epoch; it writes statistics.jsonl there, from which
+    `plot.report` draws the losses and rates of steps, and the sizes of gradients, updates and weights.
 
     Losses are means over the images since the loss before; there is one for each step, but for steps that take less
     than 1 ms, or 100 ms on a GPU. Of each weight with two or more axes it writes, at the first step of an epoch, the
@@ -41,21 +42,11 @@ class Record:
     short, some of them have no statistics of weights. The training itself is not changed: its weights have the same
     bits.
 
-    The folder's `close`, or the end of its `with`, writes what is known of an epoch that was cut short, and by what.
-
-    >>> import tempfile
-    >>> from minidl import data, optim, training
-    >>> digits, net = data.load("synthetic-digits", "test").first(200), nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
-    >>> loader, sgd = data.DataLoader(digits, 50), optim.SGD(net.parameters(), 0.1)
-    >>> with tempfile.TemporaryDirectory() as place, training.RunFolder(f"{place}/run") as run:
-    ...     _ = training.fit(net, sgd, loader, loader, epochs=1, say=None, callbacks=Record(run, net))
-    ...     [sorted(line) for line in training.read_metrics(place + "/run", "statistics.jsonl")]
-    [['epoch', 'origin', 'weights'], ['epoch', 'gradients', 'loss', 'lr', 'step', 'updates', 'weights']]
+    At the end of the folder's `with` it writes what is known of an epoch that was cut short, and by what.
     """
 
     def __init__(self, folder: RunFolder, model: nn.Module):
         self.folder, self.model = folder, model
-        folder.at_end = self.ended
         self.epoch, self.line = 0, dict[str, Any]()
         self.last: Step | None = None
         self.losses: list[tuple[int, float, float]] = []       # (step, loss, rate)
@@ -64,15 +55,17 @@ class Record:
         self.looked = self.written = self.begun = 0.0          # when
         self.spent = 0.0                   # seconds, on statistics of weights
 
-    # ------------------------------------------------------------ called by fit
+    # ------------------------------------------------------------ called by the folder
     def on_train_begin(self) -> None:
         """Describe the weights before the first step, unless the run goes on."""
         slow = current().size > 1 or any(p.device != "cpu" for p in self.model.parameters())
         self.pause = LONG_PAUSE if slow else PAUSE
         self.begun = self.written = time.perf_counter()
         weights = self._timed(self._weights)
-        if not (self.folder.path / FILE).exists():
-            self._append({"epoch": 0, "origin": {**origin(), **machine()}, "weights": weights})
+        if (self.folder.path / FILE).exists():
+            self.written = -math.inf       # the first step writes: nothing says any more that the run has ended
+        else:
+            self._append({"epoch": 0, "origin": origin(), "weights": weights})
 
     def on_step_end(self, step: Step) -> None:
         """Note the loss and the rate, and at an epoch's first step its gradients and updates."""
@@ -91,7 +84,7 @@ class Record:
             if now - self.written >= WRITE_EVERY:
                 self._write()
 
-    def on_epoch_end(self, metrics: Metrics) -> None:
+    def on_epoch_end(self) -> None:
         """Write the epoch's line."""
         self.line["weights"] = self._timed(self._weights)
         self._write()
@@ -100,9 +93,12 @@ class Record:
     def ended(self, error: BaseException | None) -> None:
         """Write what is known of an epoch that was cut short."""
         if self.line and self.last is not None and error is not None:
-            self._look(self.last)
             self.line["ended"] = str(error)[:1000] or type(error).__name__
-            self._write()
+            with suppress(Exception):      # the user is told of the first error, whatever else fails
+                if current().size == 1:    # other ranks may have ended, and do not help
+                    self._look(self.last)
+            with suppress(OSError):
+                self._write()
 
     # ------------------------------------------------------------ what is looked at
     def _look(self, step: Step) -> None:
@@ -154,14 +150,6 @@ class Record:
 
     def _append(self, line: dict[str, Any]) -> None:
         self.folder.append(FILE, line, sync=False)
-
-
-def read_statistics(folder: str | os.PathLike[str]) -> list[Metrics]:
-    """The lines that `Record` has written into a run folder; none where it was not there. Raises as `read_metrics`."""
-    try:
-        return read_metrics(folder, FILE)
-    except FileNotFoundError:
-        return []
 
 
 def _some(array: Array) -> np.ndarray:

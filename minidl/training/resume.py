@@ -16,7 +16,7 @@ from ..core.mode import note_change
 from ..core.tensor import mark_changed
 from ..distributed import by_first, current
 from ..nn import Module
-from ..nn.weights import WeightsError
+from ..nn.weights import OF_DATA, WeightsError, warn_of_change
 from ..optim.state import examples
 from .callbacks import Callbacks
 from .checkpoint import State, read_newest
@@ -102,7 +102,13 @@ def state_of(run: _Plain, place: Place, callbacks: Callbacks) -> State | None:
     return {"place": asdict(place), "rng": place.key or list(rng.get_state()), "data": _facts(run),
             "best_accuracy": max(accuracies, default=None), "model": _tensors(run),
             "optimizer": run.optimizer.state_dict(), "callbacks": callbacks.state_dict(),
-            "layers": _layers(run)}
+            "layers": _layers(run), "net": _net(run.model)}
+
+
+def _net(model: Module) -> dict[str, Any] | None:
+    """What says how to build it, of a net that zoo.build made."""
+    code = getattr(model, "model_code", None)
+    return {"model": model.model_name, "model_args": model.model_args, "code": dict(code)} if code else None
 
 
 def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epochs: int) -> Place:
@@ -129,6 +135,8 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
     if wrong:
         raise ValueError(f"fit: the checkpoint in '{path}' is from other data: {'; '.join(wrong)}; give the data that "
                          "it began with, or begin anew in another folder")
+    if state.get("net"):
+        warn_of_change(path, state["net"]["code"], getattr(run.model, "model_code", None))
     callbacks.check(state["callbacks"])
     drawn = rng.get_state()
     rng.set_state(state["rng"])            # refuses what cannot be,
@@ -163,7 +171,10 @@ def _place(state: State, run: _Plain, path: object) -> Place:
     kinds = {each.name: type(getattr(Place(), each.name)) for each in fields(Place)}
     found, keys = state.get("place"), {"place", "rng", "data", "model", "optimizer", "callbacks", "best_accuracy"}
     layers = state.get("layers", {"trained": [], "modes": {}})
-    if (state.keys() - {"layers"} == keys and _are_layers(layers, run)
+    net = state.get("net") or {"model": "", "model_args": {}, "code": None}    # not in files of earlier versions
+    if (state.keys() - {"layers", "net"} == keys and _are_layers(layers, run)
+            and isinstance(net, dict) and net.keys() == {"model", "model_args", "code"}
+            and (net["code"] is None or OF_DATA["code"][1](net["code"]))
             and isinstance(found, dict) and isinstance(state["data"], dict) and isinstance(state["model"], dict)
             and state["model"].keys() == _tensors(run).keys()
             and all(isinstance(array, np.ndarray) for array in state["model"].values())

@@ -7,35 +7,98 @@ import itertools
 import json
 import math
 import os
+import platform
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from ..distributed import by_first
-from .checkpoint import NAMES, lock
-from .metrics import Metrics
+import numpy as np
 
+from .. import data, nn
+from ..core.version import __version__
+from ..distributed import by_first, current
+from ..nn.weights import save
+from .callbacks import Step
+from .checkpoint import NAMES, lock
+from .machine import machine
+from .metrics import Metrics
+from .record import FILE, Record
+
+OF_DATA = ("in_channels", "in_features", "classes")    # options of a net that its data decide
 MAX_CONFIG = 2**20                         # bytes of a config.json that are read; train.py writes some thousand
+
+
+def versions() -> dict[str, Any]:
+    """What computes a run, for config.json."""
+    return {"minidl": __version__, "numpy": np.__version__, "python": platform.python_version(), "machine": machine(),
+            "ranks": current().size}
+
+
+def facts(model: nn.Module, train: data.DataLoader | None, test: data.DataLoader | None) -> dict[str, Any]:
+    """What config.json says of a net and its loaders: as `minidl train` says it, so that its commands find both."""
+    options = {name: value for name, value in getattr(model, "model_args", {}).items() if name not in OF_DATA}
+    found = {"program": True, "model": getattr(model, "model_name", type(model).__name__), "option": options,
+             "code": getattr(model, "model_code", None), **versions()}
+    for split, loader in (("train", train), ("test", test)):
+        if loader is not None:
+            found |= {f"{split}_images": loader.images_per_epoch, "device": loader.device}
+    if train is not None:
+        found |= {"batch_size": train.batch_size, "data_source": getattr(train.dataset, "source", None)}
+    kept = getattr(test, "dataset", None)
+    if isinstance(kept, (data.Dataset, data.Table)) and kept.split == "test" and kept.name in data.DATASETS:
+        found |= {"data": kept.name, "limit_test": len(kept)}
+    return found
 
 
 class RunFolder:
     """The folder of one run: config.json at its start, a line of metrics.jsonl per epoch, checkpoints, weights.h5.
 
+    It is a callback of `fit`, and with the net and its loaders writes what `minidl train` does, so that all commands
+    read the run: config.json, metrics.jsonl and, for the report, statistics.jsonl while it trains, and at the end of
+    its `with`, unless that is an error, weights.h5. Checkpoints are fit's. The net should be of `zoo.build`, which also
+    takes a function of one's own: then config.json and weights.h5 say of which code it is. resume: go on with the run
+    that is there, if one is.
+
+    >>> import tempfile
+    >>> from minidl import data, nn, optim, training, zoo
+    >>> def build(classes=10):
+    ...     return nn.Sequential(nn.Flatten(), nn.Linear(784, classes))
+    >>> digits = data.DataLoader(data.load("synthetic-digits", "test").first(200), 50)
+    >>> net = zoo.build(build)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     with training.RunFolder(f"{place}/run", net, digits, digits, resume=True) as run:
+    ...         _ = training.fit(net, optim.SGD(net.parameters(), 0.1), digits, digits, epochs=1, say=None,
+    ...                          callbacks=run, checkpoints=run.path, resume=True)
+    ...     sorted(file.name for file in run.path.iterdir())
+    ['checkpoint.h5', 'config.json', 'metrics.jsonl', 'statistics.jsonl', 'weights.h5']
+
     Two runs never share one: it belongs to whoever makes its metrics.jsonl, and to one process at a time. Raises
     OSError where the folder cannot be made or written, and ValueError where it holds a run already.
-
-    at_end: is told at the end of its `with` of the error that ended it, or None.
     """
 
-    at_end: Callable[[BaseException | None], object] = staticmethod(lambda error: None)
+    model: nn.Module | None = None         # its weights are written at the end
+    train: data.DataLoader | None = None
+    record: Record | None = None           # of the inside of the training
+    config: Mapping[str, Any] = MappingProxyType({})           # written when training begins,
+    names: Mapping[str, str] = MappingProxyType({})            # and these in each line of metrics.jsonl
 
-    def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path)
+    def __init__(self, path: str | os.PathLike[str], model: nn.Module | None = None,
+                 train: data.DataLoader | None = None, test: data.DataLoader | None = None, resume: bool = False):
+        self.path, self._made, self._mine = Path(path), list[Path](), False
+        self.model, self.train, self.config = model, train, {} if model is None else facts(model, train, test)
+        self.names = {name: self.config[name] for name in ("model", "data") if name in self.config}
+        self.record = None if model is None else Record(self, model)
+        if resume and (self.path / "metrics.jsonl").exists():  # before config.json, if that run was killed early
+            self._go_on()
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
         self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        self._mine = False
         with self._undone_if_refused():
             self.path.mkdir(parents=True, exist_ok=True)
             try:
@@ -46,7 +109,8 @@ class RunFolder:
                 self._take()
             except FileExistsError:
                 raise ValueError(f"run folder: {self.path} holds an earlier run already; name another folder or "
-                                 "remove that one") from None
+                                 "remove that one; in Python, resume=True goes on with it, and RunFolder.beside makes "
+                                 "a new one") from None
 
     @classmethod
     def beside(cls, path: str | os.PathLike[str]) -> RunFolder:
@@ -63,10 +127,13 @@ class RunFolder:
         folder = cls.__new__(cls)
         folder.path, folder._made, folder._mine = Path(path), [], False
         read_config(folder.path / "config.json")
-        with folder._writing():
-            folder._lock = open(folder.path / "metrics.jsonl", "ab")      # noqa: SIM115
-        folder._take()
+        folder._go_on()
         return folder
+
+    def _go_on(self) -> None:
+        with self._writing():
+            self._lock = open(self.path / "metrics.jsonl", "ab")          # noqa: SIM115
+        self._take()
 
     @classmethod
     def of_first(cls, make: Callable[[], RunFolder]) -> RunFolder:
@@ -90,8 +157,29 @@ class RunFolder:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.at_end(error)
+        if self.record:
+            self.record.ended(error)
+        if error is None and self.model is not None:
+            save(self.model, self.weights, data=self.train)
         self.close()
+
+    def on_train_begin(self) -> None:
+        """What `fit` calls."""
+        if self.config:
+            self.write_config(self.config)
+        if self.record:
+            self.record.on_train_begin()
+
+    def on_step_end(self, step: Step) -> None:
+        """What `fit` calls."""
+        if self.record:
+            self.record.on_step_end(step)
+
+    def on_epoch_end(self, metrics: Metrics) -> None:
+        """What `fit` calls."""
+        self.append_metrics({**self.names, **metrics})
+        if self.record:
+            self.record.on_epoch_end()
 
     def _take(self) -> None:
         """Keep other processes out until `close`, or for as long as this object lives, where the system has locks."""
@@ -130,11 +218,11 @@ class RunFolder:
         """Whether there is one to go on from."""
         return any((self.path / name).exists() for name in NAMES)
 
-    def write_config(self, config: dict[str, Any]) -> None:
+    def write_config(self, config: Mapping[str, Any]) -> None:
         """Write config.json, whole or not at all."""
         part = self.path / ".config.json.part"
         with self._undone_if_refused():
-            part.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            part.write_text(json.dumps(dict(config), indent=2) + "\n", encoding="utf-8")
             os.replace(part, self.path / "config.json")
 
     def append_metrics(self, metrics: Metrics) -> None:
@@ -217,3 +305,11 @@ def read_metrics(folder: str | os.PathLike[str], name: str = "metrics.jsonl") ->
                              "that line")
         found.append(metrics)
     return found
+
+
+def read_statistics(folder: str | os.PathLike[str]) -> list[Metrics]:
+    """The lines of a run folder's statistics.jsonl; none where there is no such file. Raises as `read_metrics`."""
+    try:
+        return read_metrics(folder, FILE)
+    except FileNotFoundError:
+        return []

@@ -14,6 +14,7 @@ from minidl import data, nn, ops, zoo
 from minidl.data.sets.picture import read_picture
 from minidl.tools import cli
 from minidl.tools.cli import predict
+from minidl.training.stored import Stored
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -66,8 +67,7 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Watching:
     net = Watching()
     metadata = {"model": "lenet5", "preprocessing": {"mean": [0.25], "std": [0.5], "padding": 2},
                 "classes": ["dark", "bright"]}
-    monkeypatch.setattr(minidl, "load", lambda path: net)
-    monkeypatch.setattr(minidl.weights, "read_metadata", lambda path: metadata)
+    monkeypatch.setattr(predict, "read_net", lambda path, code: Stored(net, metadata, (1, 32, 32)))
     return net
 
 
@@ -126,7 +126,8 @@ def test_what_is_no_picture_is_one_line(write: Callable[[Path], Any], message: s
 
 def test_a_file_without_preprocessing_is_refused(watching: Watching, monkeypatch: pytest.MonkeyPatch,
                                                  capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(minidl.weights, "read_metadata", lambda path: {"preprocessing": None, "classes": None})
+    known = {"preprocessing": None, "classes": None}
+    monkeypatch.setattr(predict, "read_net", lambda path, code: Stored(watching, known, (1, 32, 32)))
     assert cli.main(["predict", "--weights", "W.h5", "one.png"]) == 2
     assert "W.h5 does not say how pictures are normalised; save the net by minidl.save(" in capsys.readouterr().err
 
@@ -134,9 +135,10 @@ def test_a_file_without_preprocessing_is_refused(watching: Watching, monkeypatch
 def test_a_net_that_answers_with_images_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     how = {"mean": [0.1], "std": [0.3], "padding": 2}
     minidl.save(zoo.build("autoencoder", width=4), "images.h5", preprocessing=how)
+    Image.new("L", (28, 28), 51).save("one.png")
     assert cli.main(["predict", "--weights", "images.h5", "one.png"]) == 2
-    assert ("error: images.h5 is of autoencoder, which answers with images, not classes; use it in Python: "
-            "minidl.load(path)" in capsys.readouterr().err)
+    assert ("error: images.h5 is of autoencoder, which answers with (1, 1, 32, 32) for 1 items, not with classes; use "
+            "it in Python: minidl.load(path)" in capsys.readouterr().err)
 
 
 def test_without_pillow_the_extra_is_named(watching: Watching, without: Callable[..., None],

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minidl import zoo
+import minidl
+from minidl import nn, zoo
 from minidl.lab import profile
 from minidl.tools import cli
 from minidl.tools.cli import common, report
-from minidl.training import RunFolder
+from minidl.training import RunFolder, Step, read_statistics
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -71,10 +73,10 @@ def test_a_profile_is_part_of_the_report(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize(("net", "message"), [
-    ("my_net.py:build", "does not say what it reads; name the shape of one item, as --input 3,32,32"),
-    ("my_net.py:net", "my_net.py has no function net; name one that returns a net"),
-    ("none.py:build", "none.py is not a file"), ("lenet", "did you mean 'lenet5'?"),
-    ("my_net.py:number --input 3", "returns a int but must return an nn.Module")])
+    ("my_net.py:build", "my_net.py:build does not say the shape of what it reads; name it: --input 3,32,32"),
+    ("my_net.py:net", "my_net.py has no function 'net'; it has build, number; name one that returns a net"),
+    ("none.py:build", "'none.py' is not a file"),
+    ("my_net.py:number --input 3", "gives a int but must give an nn.Module")])
 def test_profile_refuses_in_a_line(net: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("my_net.py").write_text(NET)
     assert cli.main(["profile", *net.split(), *QUICK]) == 2
@@ -148,6 +150,24 @@ def test_a_live_report_ends_with_its_run(monkeypatch: pytest.MonkeyPatch, capsys
     assert "The run ended in epoch 1: Ctrl-C" in last
 
 
+def test_a_run_that_goes_on_has_not_ended() -> None:
+    """Whatever it has left before: an error, and the weights of fewer epochs."""
+    with RunFolder("run", net := nn.Linear(3, 2)) as run:      # killed before its training began,
+        pass
+    assert not (run.path / "config.json").exists()             # and goes on all the same
+    assert report.ended(Path("run"))                           # its weights
+    Path("run/statistics.jsonl").write_text('{"epoch": 0}\n{"epoch": 1, "ended": "Ctrl-C"}\n')
+    assert report.ended(Path("run"))
+    again = RunFolder("run", net, resume=True)
+    again.on_train_begin()
+    os.utime("run/config.json", ns=(2**62, 2**62))             # a file system may tell no two instants apart
+    again.on_step_end(Step(1, 3, 3, lambda: {"loss": 0.5}, 24, lambda: 0.1))
+    assert not report.ended(Path("run"))
+    assert read_statistics("run")[-1]["epoch"] == 1
+    os.utime("run/weights.h5", ns=(2**62, 2**62))
+    assert report.ended(Path("run"))
+
+
 def test_report_wants_a_run_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["report", "nowhere"]) == 2
     assert "nowhere is not a folder; name a run folder" in capsys.readouterr().err
@@ -170,9 +190,16 @@ def test_doctor_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(("given", "choice"), [
     (["tran"], "train"), (["summary", "--model", "lenet"], "lenet5"), (["train", "--lr-schedule", "cos"], "cosine"),
     (["data", "list", "MNIST"], "mnist"), (["train", "--optimizer", "adamm"], "adam"),
-    (["train", "--data", "fashion_mnist"], "fashion-mnist")])
+    (["train", "--data", "fashion_mnist"], "fashion-mnist"), (["train", "my_nett.py"], "my_net.py"),
+    (["profile", "my_net"], "my_net.py"), (["summary", "my_net.py:biuld"], "build"),
+    (["report", ".", "--code", "./mynet.py:build"], "my_net.py"),
+    (["predict", ".", "a.png", "--code", "my_net"], "my_net.py"),
+    (["summary", "my_net.py", "--option", "widht=3"], "width")])
 def test_a_choice_that_is_nearly_right_is_named(given: list[str], choice: str,
                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my_net.py").write_text(NET)
+    Path("config.json").write_text("{}")
+    minidl.save(nn.Linear(3, 2), "weights.h5")
     with contextlib.suppress(SystemExit):                      # of a flag
         assert cli.main(given) == 2
     assert f"; did you mean '{choice}'?" in capsys.readouterr().err

@@ -13,6 +13,7 @@ import pytest
 import random_fusions
 from random_fusions import FAULTS, NAMES, net
 
+from minidl.ops import cpu
 from minidl.ops.common import sources
 
 Shape = tuple[int, ...]
@@ -87,10 +88,20 @@ def test_nets_are_nets() -> None:
     assert str(net(7)) == str(net(7)) != str(net(8))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [4, 14, 20])
+def test_compiled_steps_are_replays(number: int) -> None:
+    """On the CPU here, which gives the eager step's bits but in sums; a step that is recorded anew is refused."""
+    share, _, calls = random_fusions.compare(net(number), "cpu", "fp32")
+    assert share <= 1
+    assert {*calls} <= {*random_fusions.calls_of(net(number), "cpu", "fp32"), "sgd"}
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_changes_one_place(name: str) -> None:
-    precision, old, new = FAULTS[name]
+    precision, old, new, *calls = FAULTS[name]
     assert precision in random_fusions.ROUNDING
+    assert all(hasattr(cpu, each) for each in calls), "names of primitives"
     assert old != new
     assert [path.name for path, text in SOURCES.items() for _ in range(text.count(old))][1:] == [], "several places"
     assert any(old in text for text in SOURCES.values()), f"no source holds {old!r}; correct the fault"

@@ -25,6 +25,7 @@ from minidl.data import from_folder, own_splits, train_and_test
 from minidl.data.chance import chances, for_the_test
 from minidl.tools import cli
 from minidl.tools.cli import predict
+from minidl.training.stored import Stored
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: no picture can be read")
 
@@ -270,10 +271,10 @@ Reader = Callable[[Path, int], Any]        # of a file folder/train/a/x.png and 
 def by_predict(file: Path, channels: int) -> Any:
     net, how = Watching(), {"mean": [0.0] * channels, "std": [1.0] * channels, "padding": 15}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(minidl, "load", lambda path: net)
-        patch.setattr(minidl.weights, "read_metadata", lambda path: {"model": "lenet5", "preprocessing": how,
-                                                                     "classes": None})
-        predict.command(argparse.Namespace(weights="W.h5", files=[str(file)], top=1, invert=False, device="cpu"))
+        known = {"model": "lenet5", "preprocessing": how, "classes": None}
+        patch.setattr(predict, "read_net", lambda path, code: Stored(net, known, (channels, 32, 32)))
+        predict.command(argparse.Namespace(weights="W.h5", files=[str(file)], top=1, invert=False, device="cpu",
+                                           code=None, json=False))
     return np.rint(255 * net.given[0, :, 15:17, 15:17])
 
 

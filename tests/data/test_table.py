@@ -22,6 +22,8 @@ from minidl.data.chance import chances, for_the_test
 from minidl.data.sets.table import read_cells
 from minidl.nn.weights import read_metadata
 from minidl.tools import cli
+from minidl.tools.cli import predict
+from minidl.training.stored import Stored
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -494,7 +496,8 @@ def by_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         how = {"mean": [0.0, 0.0], "std": [1.0, 1.0], "padding": 0}
         minidl.save(zoo.build("table-mlp", in_features=2, classes=2, depth=0), "W.h5", preprocessing=how,
                     classes=["a", "b"], columns=columns)
-        monkeypatch.setattr(minidl, "load", lambda path: Rows())
+        known = minidl.weights.read_metadata("W.h5")
+        monkeypatch.setattr(predict, "read_net", lambda path, code: Stored(Rows(), known, (2,)))
         Path("new.csv").write_text(text, encoding="utf-8")
         cli.main(["predict", "--weights", "W.h5", "new.csv", "--top", "1", "--device", "cpu", *flags])
         out, err = capsys.readouterr()

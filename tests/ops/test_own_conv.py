@@ -207,7 +207,7 @@ def moved(net: nn.Module, there: Any) -> nn.Module:
 def test_a_step_on_cuda_plain_and_compiled(plugin: Path, gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """y and dw by the page's kernels, dx by `auto`: the numbers of the CPU, and recorded, the same bits."""
     from minidl.core.tensor import wrap
-    from minidl.tools.cli.common import plugin as load
+    from minidl.zoo.own import import_file as load
 
     load(str(plugin))
 

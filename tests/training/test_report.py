@@ -1,4 +1,4 @@
-"""The report's parts: charts, what `Record` writes for them, and what is shown of nets of each kind."""
+"""The report's parts: charts, what a run folder writes for them, and what is shown of nets of each kind."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from base64 import b64decode
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import pytest
 import minidl
 from minidl import Tensor, data, nn, ops, optim, plot, training
 from minidl.tools.plot import page, run, svg
-from minidl.training import Record, RunFolder, fit, read_statistics, record
+from minidl.training import RunFolder, fit, read_statistics, record
 
 NAN = math.nan
 
@@ -157,9 +158,9 @@ def trained(place: Path, epochs: int = 2, lr: float = 0.1, steps: int = 4, watch
     x = np.random.default_rng(0).normal(size=(steps * 8, 3)).astype(np.float32)
     loader = data.DataLoader((x, x[:, :1] * 2), 8, shuffle=False)
     net = nn.Sequential(fc1=nn.Linear(3, 5), act1=nn.ReLU(), fc2=nn.Linear(5, 1))
-    with RunFolder(place) as folder:
+    with RunFolder(place, net if watched else None, loader, loader) as folder:
         fit(net, optim.SGD(net.parameters(), lr), loader, loader, epochs=epochs, loss=ops.mse_loss, say=None,
-            callbacks=[folder.append_metrics, *([Record(folder, net)] if watched else [])], **options)
+            callbacks=folder, **options)
     return net, loader
 
 
@@ -217,13 +218,29 @@ def test_a_run_that_diverges_leaves_its_losses(tmp_path: Path) -> None:
     assert "<h2>Loss</h2>" in html
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_error_is_told_whatever_else_fails(ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that has failed knows no loss, and other ranks, which have ended, are not asked for it."""
+    asked = []
+
+    def means() -> dict[str, float]:
+        asked.append(True)
+        raise RuntimeError("the device is lost")
+    monkeypatch.setattr(record, "current", lambda: SimpleNamespace(size=ranks))
+    folder = RunFolder(tmp_path / "a", nn.Linear(3, 1))
+    folder.on_train_begin()
+    monkeypatch.setattr(folder.record, "looked", math.inf)
+    folder.on_step_end(training.Step(1, 1, 1, means, 8, lambda: 0.1))
+    with pytest.raises(ZeroDivisionError, match="the first error"), folder:
+        raise ZeroDivisionError("the first error")
+    assert asked == [True] * (ranks == 1)
+    assert read_statistics(tmp_path / "a")[-1]["ended"] == "the first error"
+
+
 @pytest.mark.usefixtures("each_step")
 def test_a_run_that_goes_on_drops_what_came_after_its_checkpoint(tmp_path: Path) -> None:
     trained(tmp_path / "a", epochs=3)
-    folder = RunFolder.again(tmp_path / "a") if (tmp_path / "a/config.json").exists() else RunFolder.__new__(RunFolder)
-    folder.path = tmp_path / "a"
-    net = nn.Linear(3, 1)
-    again = Record(folder, net)
+    again = RunFolder(tmp_path / "a", nn.Linear(3, 1), resume=True)
     again.on_train_begin()                                     # does not write epoch 0 a second time
     assert [line["epoch"] for line in read_statistics(tmp_path / "a")] == [0, 1, 2, 3]
     step = training.Step(2, 5, 3, lambda: {"loss": 0.5}, 24, lambda: 0.1)
@@ -269,7 +286,7 @@ def test_a_regression_has_its_residuals(tmp_path: Path) -> None:
     for title in ("Predictions", "Residuals", "Loss", "Layers", "Gradients", "Weights over the epochs",
                   "Run and machine"):
         assert f"<h2>{title}</h2>" in html
-    for title in ("Confusion matrix", "Error", "Settings"):    # no box without content
+    for title in ("Confusion matrix", "Error", "Where a step"):        # no box without content
         assert f"<h2>{title}</h2>" not in html
     Balanced(html.partition("</head>")[2].removesuffix("</html>\n"))
     targets = np.array([[1.0], [2.0], [4.0]], np.float32)

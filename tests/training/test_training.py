@@ -461,7 +461,7 @@ def test_list_models_names_each_with_its_recipe(capsys: pytest.CaptureFixture[st
 
 
 BAD_FLAGS = [
-    (["--model", "lenet6"], "argument --model: invalid choice: 'lenet6'"),
+    (["--model", "lenet6"], "argument --model: 'lenet6' is not one of lenet5, "),
     (["--data", "imagenet"], "argument --data: 'imagenet' is not one of auto, mnist, "),
     (["--epochs", "-1"], "argument --epochs: '-1' is not an int of at least 0"),
     (["--batch-size", "0"], "argument --batch-size: '0' is not an int of at least 1"),

@@ -48,7 +48,7 @@ def test_metadata_ties_and_buffers_come_back(tmp_path: Path, ending: str) -> Non
     assert read_metadata(path) == {
         "format": "minidl", "format_version": 1, "minidl_version": minidl.__version__, "model": "tiny",
         "model_args": Net.model_args, "preprocessing": PREPROCESSING, "classes": ["T-shirt", "\u6f22"],
-        "columns": None}
+        "columns": None, "input": None, "code": None}
     tiny = net(2)
     load(tiny, path)
     assert same(tiny, net())

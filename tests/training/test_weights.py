@@ -167,7 +167,7 @@ def test_equal_weights_give_equal_bytes(path, tmp_path):
 def test_metadata_says_how_to_build_the_model_again(path):
     assert read_metadata(path) == {"format": "minidl", "format_version": 1, "minidl_version": minidl.__version__,
                                    "model": "tiny", "model_args": {"padding": [4, 3], "activation": "tanh"},
-                                   "preprocessing": None, "classes": None, "columns": None}
+                                   "preprocessing": None, "classes": None, "columns": None, "input": None, "code": None}
 
 
 # What minidl 0.1.0 wrote before there were buffers and ties: Sequential(a=Linear(2, 1), b=Linear(1, 1, bias=False)).

@@ -9,11 +9,11 @@ format has a file of its own.
 
 from __future__ import annotations
 
-import inspect
 import json
+import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import numpy as np
@@ -35,13 +35,16 @@ MAX_CHANNELS = 2**10
 MAX_PADDING = 2**10
 MAX_OPTION = 2**31                         # of an option of the zoo's models; and characters
 MAX_OPTION_CHARACTERS = 80
-MAX_BUILT = 2**30                          # bytes of parameters that a file may have built by itself
+MAX_ITEM = 2**24                           # numbers in an item that the model reads
+MAX_PLACE = 2**10                          # characters of a file's name, of a function's, of a digest
+MAX_BUILT = 2**30                          # bytes of parameters that a file may have built by itself,
+MAX_OF_CODE = 2**26                        # and, however small it is, by code that the caller names
 
 
 class Model(Protocol):
     """What is asked of a model: these two methods, as nn.Module has them.
 
-    Attributes model_name and model_args (a dict), where there are any, say how to build it again.
+    Attributes model_name, model_args and model_code (dicts), where there are any, say how to build it again.
     """
 
     def state_dict(self) -> dict[str, np.ndarray]: ...
@@ -53,14 +56,15 @@ M = TypeVar("M", bound=Model)
 
 
 def save(model: Model, path: Path_, *, preprocessing: dict[str, Any] | None = None,
-         classes: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> None:
+         classes: Sequence[str] | None = None, columns: Sequence[str] | None = None, data: object = None) -> None:
     """Write a model's weights to a file, whole or not at all; an older file at `path` is replaced.
 
     The path's ending says the format: .npz, .safetensors (extra `safetensors`), and HDF5 for all else.
 
     preprocessing: how images were made what the model takes, as `DataLoader.preprocessing` gives it: "mean" and "std"
     per channel of pixels/255, and "padding", the zero pixels around. classes: the names of the model's outputs.
-    columns: those of its inputs, where it reads rows of a table.
+    columns: those of its inputs, where it reads rows of a table. data: a `DataLoader` of what it was trained on, which
+    says all of these, and the shape of an item.
 
     Equal weights give equal bytes. An older file's permissions stay. Raises OSError when the file cannot be written,
     TypeError or ValueError when a file cannot hold what the model has; an older file then stays as it was. Warns of
@@ -74,19 +78,23 @@ def save(model: Model, path: Path_, *, preprocessing: dict[str, Any] | None = No
     Linear(3, 2)
     """
     state = _state("save", model)
-    write(WEIGHTS, "save", path, state, _attributes(model, preprocessing, classes=classes, columns=columns))
+    given = {"preprocessing": preprocessing, "classes": classes, "columns": columns}
+    known = {**_of_data(data), **{name: value for name, value in given.items() if value is not None}}
+    write(WEIGHTS, "save", path, state, _attributes(model, known))
     _warn_of_nonfinite("save", os.path.realpath(path), state)
 
 
 @overload
 def load(model: M, path: Path_) -> M: ...
 @overload
-def load(model: Path_) -> Module: ...
-def load(model: Any, path: Path_ | None = None) -> Any:
+def load(model: Path_, *, code: str | Callable[..., Module] | None = None) -> Module: ...
+def load(model: Any, path: Path_ | None = None, *, code: str | Callable[..., Module] | None = None) -> Any:
     """Set a model's weights from a file that `save` wrote, and return the model.
 
-    load(path) builds the zoo's model that the file was saved from. A model of one's own, or one of more
-    than 1 GiB, is built before: load(model, path).
+    load(path) builds the zoo's model that the file was saved from. One of more than 1 GiB is built before:
+    load(model, path); so may be any other. code: the function that the file's model was built by, or its place,
+    "my_net.py:build" or "package.module:build", as `zoo.find` takes it: it is called with the options of the file. What
+    the file itself names is never imported. A warning says that the code has changed since.
 
     Names, shapes and dtypes must be exactly the model's and every checksum must agree; otherwise a ValueError lists
     what is wrong, at most 20 entries, and the model is unchanged. Arrays that are tied in the model may be apart in the
@@ -112,7 +120,7 @@ def load(model: Any, path: Path_ | None = None) -> Any:
         if not isinstance(model, (str, os.PathLike)):
             raise TypeError(f"load: got a {type(model).__name__} alone; call minidl.load(model, path), or "
                             "minidl.load(path) for a model of the zoo")
-        model, path = _built(model), model
+        model, path = _built(model, code), model
     own = _state("load", model)
     if _is_keras(path):
         state = _from_keras(model, path, own)
@@ -125,7 +133,8 @@ def load(model: Any, path: Path_ | None = None) -> Any:
 
 def read_metadata(path: Path_) -> dict[str, Any]:
     """What a file says of itself: format, format_version, minidl_version, model and model_args (a dict), and
-    preprocessing (a dict), classes and columns (lists of texts) as `save` was given them, else None.
+    preprocessing (a dict), classes and columns (lists of texts) as `save` was given them, input (the shape of an item
+    before it is padded) and code (a dict: file, name and sha256 of a model of the user's), else None.
 
     It is what is needed to build the model that the file was saved from, and to give it images. Raises as `load` does.
 
@@ -170,9 +179,6 @@ def _warn_of_nonfinite(op: str, path: object, state: Mapping[str, np.ndarray]) -
 PREPROCESSING = ('a JSON object {"mean": [...], "std": [...], "padding": n}, with finite numbers per channel, '
                  f"std above 0, and 0 <= n <= {MAX_PADDING}")
 NAMES = f"a JSON list of 1 to {MAX_CLASSES} printable texts of 1 to {MAX_CLASS} characters"
-NAMED = {"classes": "outputs", "columns": "inputs"}         # what names in a file name
-
-
 def _number(value: object, above: float = -1e30) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and above < value < 1e30
 
@@ -191,6 +197,38 @@ def _are_names(value: object) -> bool:
             and all(isinstance(name, str) and 1 <= len(name) <= MAX_CLASS and name.isprintable() for name in value))
 
 
+def _is_shape(value: object) -> bool:
+    return isinstance(value, list) and len(value) in (1, 3) and all(
+        type(size) is int and size >= 1 for size in value) and math.prod(value) <= MAX_ITEM
+
+
+def _is_code(value: object) -> bool:
+    return isinstance(value, dict) and value.keys() == {"file", "name", "sha256"} and all(
+        isinstance(text, str) and len(text) <= MAX_PLACE and text.isprintable() for text in value.values())
+
+
+# What a file may say of its data: by name, what it must be, its check, and what is to be passed to `save`.
+OF_DATA: dict[str, tuple[str, Callable[[object], bool], str]] = {
+    "preprocessing": (PREPROCESSING, _is_preprocessing, "DataLoader.preprocessing"),
+    "classes": (NAMES, _are_names, "the names of the model's outputs"),
+    "columns": (NAMES, _are_names, "the names of the model's inputs"),
+    "input": (f"a JSON list of 1 or 3 sizes, of an item of up to {MAX_ITEM} numbers", _is_shape, "an item's shape"),
+    "code": ('a JSON object {"file": ..., "name": ..., "sha256": ...} of printable texts of up to '
+             f"{MAX_PLACE} characters", _is_code, "a net that zoo.build made"),
+}
+
+
+def _of_data(loader: object) -> dict[str, object]:
+    """What a loader says of a Dataset or a Table, without what it does not know; of other data, nothing."""
+    preprocessing, dataset = getattr(loader, "preprocessing", None), getattr(loader, "dataset", None)
+    if preprocessing is None:
+        return {}
+    found = {name: list(getattr(dataset, name, ())) for name in ("classes", "columns", "shape")}
+    shape = found.pop("shape")
+    found |= {"input": shape} if _is_shape(shape) else {}
+    return {"preprocessing": preprocessing, **{name: value for name, value in found.items() if value}}
+
+
 def _plain(value: object) -> object:
     """NumPy's numbers and arrays as JSON has them."""
     if isinstance(value, (np.number, np.bool_, np.ndarray)):
@@ -198,7 +236,7 @@ def _plain(value: object) -> object:
     raise TypeError(f"a {type(value).__name__} is not JSON")
 
 
-def _attributes(model: Model, preprocessing: object, **names: object) -> dict[str, str | int]:
+def _attributes(model: Model, known: dict[str, object]) -> dict[str, str | int]:
     """The file's attributes."""
     try:
         arguments = json.dumps(dict(getattr(model, "model_args", {})), sort_keys=True, allow_nan=False, default=_plain)
@@ -208,23 +246,17 @@ def _attributes(model: Model, preprocessing: object, **names: object) -> dict[st
     attributes: dict[str, str | int] = {"format": WEIGHTS.format, "format_version": WEIGHTS.version,
                                         "minidl_version": __version__, "model": _model_name(model),
                                         "model_args": arguments}
-    if preprocessing is not None:
+    if code := getattr(model, "model_code", None):
+        known = {**known, "code": dict(code)}
+    for name, value in known.items():
+        must, good, to_pass = OF_DATA[name]
         try:
-            text = json.dumps(preprocessing, sort_keys=True, default=_plain)
+            text = json.dumps(value, sort_keys=True, default=_plain)
         except (TypeError, ValueError):
             text = "null"
-        if not _is_preprocessing(json.loads(text)):
-            raise ValueError(f"save: preprocessing is {shown(preprocessing)} but must be {PREPROCESSING}; pass "
-                             "DataLoader.preprocessing")
-        attributes["preprocessing"] = text
-    for each, given in names.items():
-        if given is None:
-            continue
-        given = list(given) if isinstance(given, (tuple, np.ndarray)) else given       # as a Dataset has them
-        if not _are_names(given):
-            raise ValueError(f"save: {each} is {shown(given)} but must be {NAMES}; pass the names of the model's "
-                             f"{NAMED[each]}")
-        attributes[each] = json.dumps(given)
+        if not good(json.loads(text)):
+            raise ValueError(f"save: {name} is {shown(value)} but must be {must}; pass {to_pass}")
+        attributes[name] = text
     return attributes
 
 
@@ -241,8 +273,7 @@ def _metadata(file: File) -> dict[str, Any]:
     found: dict[str, Any] = {each: file.attribute(each) for each in ("format", "format_version", "minidl_version")}
     found |= {"model": name, "model_args": parsed(WEIGHTS, file, "model_args", "a JSON object",
                                                   lambda value: isinstance(value, dict))}
-    for each, must, good in (("preprocessing", PREPROCESSING, _is_preprocessing),
-                             *((name, NAMES, _are_names) for name in NAMED)):
+    for each, (must, good, _) in OF_DATA.items():
         found[each] = parsed(WEIGHTS, file, each, must, good) if file.has(each) else None
     return found
 
@@ -271,31 +302,62 @@ def _from_keras(model: Model, path: Path_, own: Mapping[str, np.ndarray]) -> dic
     return {name: np.ascontiguousarray(place.turned(stored[place.key])) for name, place in places.items()}
 
 
-# ---------------------------------------------------------------------- the zoo's model of a file
-def _built(path: Path_) -> Module:
-    """The zoo's model that a file names, new. Its parameters take no more bytes than the file has."""
+# ---------------------------------------------------------------------- the model of a file
+def _built(path: Path_, code: str | Callable[..., Module] | None) -> Module:
+    """The model that a file names, new: the zoo's, or that of the code which the caller names. A model of the zoo takes
+    no more bytes than the file has."""
     from ... import zoo  # the zoo is made of minidl's public names
     from .. import init
 
-    found = read_metadata(path)
+    found, size = read_metadata(path), os.path.getsize(path)
     own_way = "build its model and call minidl.load(model, path)"
     subject = f"load: '{path}' was saved from {shown(found['model'])}"
-    if (name := found["model"]) not in zoo.MODELS:
-        raise WeightsError(f"{subject}, which is not one of the zoo's {', '.join(zoo.MODELS)}; {own_way}")
-    known = inspect.signature(zoo.MODELS[name].layers).parameters
+    if code is not None:
+        model, limit = zoo.find(code), max(2 * size, MAX_OF_CODE)      # it may make more than it keeps
+        warn_of_change(path, found["code"], model.code)
+    elif found["model"] in zoo.MODELS:
+        model, limit = zoo.MODELS[found["model"]], size
+    else:
+        raise WeightsError(f"load: '{path}' was saved from {not_of_zoo(found)}; {'or ' * bool(found['code'])}{own_way}")
     for option, value in found["model_args"].items():
-        kind = type(known[option].default) if option in known else None
-        if kind not in (int, float, bool, str) or type(value) is not kind or (
-                len(value) > MAX_OPTION_CHARACTERS if kind is str else not 0 <= value <= MAX_OPTION):
-            wanted = ", ".join(f"{each}={parameter.default!r}" for each, parameter in known.items())
+        kind = type(model.options[option].default) if option in model.options else None
+        own = model.code is not None and kind is not None and kind not in zoo.PLAIN    # no plain default, or none
+        if not (_is_option(value, lists=own, least=-MAX_OPTION * (model.code is not None))
+                and (own or type(value) is kind)):
+            wanted = ", ".join(f"{each}={parameter.default!r}" for each, parameter in model.options.items())
             raise WeightsError(f"{subject} with the option {shown(option)}: {shown(value)}, but its options are like "
                                f"{wanted}; {own_way}")
-    most = min(os.path.getsize(path), MAX_BUILT)
     try:
-        with init.at_most(most):
-            return zoo.build(name, **found["model_args"])
+        with init.at_most(min(limit, MAX_BUILT)):
+            return model.build(**found["model_args"])
     except ValueError as error:
         raise WeightsError(f"{subject}, which cannot be built as it says ({error}); {own_way}") from None
+
+
+def not_of_zoo(found: Mapping[str, Any]) -> str:
+    """The model of a file's metadata, why the zoo does not build it, and what to name."""
+    from ... import zoo
+
+    if not found["code"]:
+        return f"{shown(found['model'])}, which is not one of the zoo's {', '.join(zoo.MODELS)}"
+    place = shown(":".join((found["code"]["file"], found["code"]["name"])))
+    return (f"{shown(found['model'])}, code that runs only if you name it; if you trust it, add --code {place}, in "
+            f"Python code={place}")
+
+
+def _is_option(value: object, lists: bool, least: int) -> bool:
+    if isinstance(value, list):
+        return lists and len(value) <= MAX_OPTION_CHARACTERS and all(_is_option(each, False, least) for each in value)
+    return len(value) <= MAX_OPTION_CHARACTERS if isinstance(value, str) else (
+        isinstance(value, (int, float)) and least <= value <= MAX_OPTION)
+
+
+def warn_of_change(path: object, there: Mapping[str, str] | None, here: Mapping[str, str] | None) -> None:
+    """Warn where what was saved is of code, and the code is another now."""
+    if there and there["sha256"] != (here or {}).get("sha256"):
+        warnings.warn(f"'{path}' was saved from {shown(there['file'])}, sha256 {shown(there['sha256'][:12])}; "
+                      f"{here['file'] if here else 'the net here'} has changed since, or is other code", UserWarning,
+                      stacklevel=3)
 
 
 __all__ = ["WEIGHTS", "Model", "WeightsError", "load", "read_metadata", "save"]

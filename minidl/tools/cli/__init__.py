@@ -6,7 +6,7 @@ import importlib
 import sys
 
 COMMANDS: dict[str, str] = {               # each is a module of this package with a main(argv, prog)
-    "train": "train a model of the zoo, and write a run folder",
+    "train": "train a model of the zoo, or a net of your own, and write a run folder",
     "predict": "classes and probabilities of pictures, by a weights file",
     "report": "report.html of a run folder, also while it trains",
     "runs": "the runs of a folder: what differs, how good they are",

@@ -6,8 +6,9 @@ import argparse
 
 from minidl.lab.check_conv import DIRECTIONS, check_conv
 from minidl.ops.common.conv.own import OWN
+from minidl.zoo.own import import_file
 
-from .common import Parser, complain, plugin, run, say
+from .common import Parser, complain, run, say
 
 
 def main(argv: list[str] | None = None, prog: str = "minidl check-conv") -> int:
@@ -24,7 +25,7 @@ def main(argv: list[str] | None = None, prog: str = "minidl check-conv") -> int:
 
 def command(args: argparse.Namespace) -> int:
     """Check each algorithm, and print a line for each of its directions."""
-    module = plugin(args.file)
+    module = import_file(args.file).__name__
     names = [name for name in OWN if OWN[name].module == module]
     if not names:
         raise ValueError(f"{args.file} registers no convolution algorithm; call minidl.register_conv in it")

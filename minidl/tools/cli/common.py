@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import importlib.util
 import json
 import os
 import re
@@ -12,11 +11,13 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from minidl import distributed
+from minidl import distributed, nn
 from minidl.core.host import can_print
 
 
@@ -36,17 +37,17 @@ class Parser(argparse.ArgumentParser):
 
 
 def meant(message: str) -> str:
-    """What a message that lists the choices can add: which of them is nearly what was given.
+    """What a message that lists the choices can add: which of them is nearly what was given, the last text in quotes.
 
     >>> meant("argument --model: invalid choice: 'Lenet' (choose from 'lenet5', 'mlp')")
     "; did you mean 'lenet5'?"
     >>> meant("'vgg' is not a command; it must be one of train, predict; see minidl --help")
     ''
     """
-    found = re.search(r"'([\w.-]+)'.*?(?:one of|choose from) ([^;)]*)", message)
+    found = re.search(r"'([^']+)'[^']*(?:one of|choose from|it has) ([^;)]*)", message)
     if found is None:
         return ""
-    near = difflib.get_close_matches(found[1].lower(), re.findall(r"[\w.-]+", found[2].partition(", nor ")[0]), 1)
+    near = difflib.get_close_matches(found[1].lower(), re.findall(r"[\w./-]+", found[2].partition(", nor ")[0]), 1)
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
@@ -75,8 +76,70 @@ class _Option(argparse.Action):
         setattr(namespace, self.dest, {**getattr(namespace, self.dest), name: value})
 
 
+def model_name(text: str) -> str:
+    """An argparse type: a model of the zoo, or a place in code, which is not imported yet."""
+    from minidl import zoo
+
+    try:
+        return text if text == argparse.SUPPRESS else zoo.known(text)          # a default is parsed, too
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def add_model(parser: argparse.ArgumentParser, default: str | None) -> None:
+    """The argument MODEL and the flag --model, which are the same, of the commands that build a net."""
+    parser.add_argument("model", nargs="?", default=argparse.SUPPRESS, type=model_name, metavar="MODEL", help="which "
+                        "net: a name of the zoo, or FILE.py:FUNCTION or package.module:FUNCTION, a function of yours "
+                        f"that returns one{f' (default: {default})' * bool(default)}")
+    parser.add_argument("--model", default=default, type=model_name, help="the same")
+
+
+def add_net(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the commands that look at one net, as `net_of` reads them."""
+    add_model(parser, default=None)
+    add_option(parser)
+    parser.add_argument("--weights", metavar="FILE", help="the net that a weights file holds, or a run's folder, in "
+                        "place of a model")
+    add_code(parser)
+    parser.add_argument("--input", type=shape, metavar="C,H,W", help="shape of one image, or the columns of a "
+                        "table (default: the model's own)")
+
+
+def net_of(args: argparse.Namespace) -> tuple[str, nn.Module, tuple[int, ...]]:
+    """The net that is asked for, its name, and the shape of an item that it reads. Raises ValueError where none is
+    named, and where nothing says the shape."""
+    from minidl import zoo
+    from minidl.training.stored import read_net
+
+    if (args.model is None) == (args.weights is None):
+        raise ValueError("one of --model and --weights must be given")
+    if args.weights is not None:
+        net, known, reads = read_net(args.weights, args.code)
+        name = known["model"]
+    else:
+        model = zoo.find(args.model)
+        net = model.build(**{**(model.of_data(args.input) if args.input else {}), **args.option})
+        name, reads = model.name, model.read_by(net)
+    wanted = args.input or reads
+    if 0 in wanted:
+        raise ValueError(f"{name} does not say the shape of what it reads; name it: --input 3,32,32")
+    return name, net, wanted
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """An argparse type: "3,32,32".
+
+    >>> shape("3,32,32")
+    (3, 32, 32)
+    """
+    sizes = tuple(int(size) if size.strip().isdigit() else 0 for size in text.split(","))
+    if min(sizes) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape, ints of at least 1 such as 3,32,32")
+    return sizes
+
+
 def add_option(parser: argparse.ArgumentParser) -> None:
-    """The flag --option of the commands that build a model of the zoo."""
+    """The flag --option of the commands that build a net."""
     parser.add_argument("--option", action=_Option, default={}, metavar="NAME=VALUE",
                         help="an option of the model, such as activation=relu or original=true; may be repeated")
 
@@ -102,27 +165,18 @@ def complain(text: str, prog: str = "") -> None:
     say(f"{prog or Parser.running}: {text}", "stderr")
 
 
-def plugin(file: str) -> str:
-    """Import a Python file, once: what it registers is there afterwards. Returns the module's name.
+def add_code(parser: argparse.ArgumentParser) -> None:
+    """The flag --code of the commands that read weights."""
+    parser.add_argument("--code", metavar="FILE.py:FUNCTION", help="the function that a net of your own was built by, "
+                        "or package.module:FUNCTION: it is run; what the weights name is not")
 
-    Raises FileNotFoundError for a file that is not there, ValueError with what went wrong in it.
-    """
-    path = Path(file).resolve()
-    if not path.is_file():
-        raise FileNotFoundError(f"{file} is not a file; name a Python file that registers something of yours")
-    name = f"plugin_{path.stem}"
-    if getattr(sys.modules.get(name), "__file__", "") == str(path):
-        return name
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{file} is not a Python file; name one that ends in .py")
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:             # whatever a user's file may raise
-        del sys.modules[name]
-        raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
-    return name
+
+@contextmanager
+def warned() -> Iterator[None]:
+    """Within, a warning is a line."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: complain(f"warning: {message}")
+        yield
 
 
 def run(parser: Parser, argv: list[str] | None, command: Callable[[argparse.Namespace], int | None]) -> int:
@@ -130,7 +184,8 @@ def run(parser: Parser, argv: list[str] | None, command: Callable[[argparse.Name
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     args = parser.parse_args(argv)
     try:
-        return command(args) or 0
+        with warned():
+            return command(args) or 0
     except (ValueError, TypeError, OSError, RuntimeError, ImportError, AssertionError, MemoryError) as error:
         if args.debug:
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .common import Parser, run, say
+from .common import Parser, add_code, run, say
 
 
 def main(argv: list[str] | None = None, prog: str = "minidl plot") -> int:
@@ -13,6 +13,7 @@ def main(argv: list[str] | None = None, prog: str = "minidl plot") -> int:
     parser = Parser(prog=prog, description="Draw curves.png, filters.png, confusion.png and report.html into a run "
                     "folder. Needs the extra plot.")
     parser.add_argument("run", metavar="RUN", help="a run folder, as minidl train writes it")
+    add_code(parser)
     return run(parser, argv, command)
 
 
@@ -22,5 +23,5 @@ def command(args: argparse.Namespace) -> None:
         raise FileNotFoundError(f"{args.run} is not a folder; name a run folder, such as runs/lenet5-mnist")
     from minidl import plot
 
-    for path in plot.pictures(args.run):
+    for path in plot.pictures(args.run, code=args.code):
         say(str(path))

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 import minidl
-from minidl import data, nn, ops, zoo
+from minidl import data, nn, ops
 from minidl.core import device
 from minidl.data.sets.picture import FORMATS, MODES, read_picture
 from minidl.data.sets.table import numbers, read_cells, unnamed
+from minidl.training.stored import read_net
 
-from .common import Parser, add_json, complain, run, say, say_json
+from .common import Parser, add_code, add_json, complain, run, say, say_json
 
 BATCH = 256                                # items at a time: a net's arrays between layers grow with them
 BRIGHT = 64                                # a border this much brighter than the training images' mean is pointed out
@@ -30,7 +31,9 @@ def main(argv: list[str] | None = None, prog: str = "minidl predict") -> int:
                     "in their order where the file, or that of the training, names none.")
     parser.add_argument("files", nargs="+", metavar="FILE", help=f"pictures ({', '.join(FORMATS)}); for a net "
                         "that reads tables, CSV files without the column of the label")
-    parser.add_argument("--weights", required=True, metavar="FILE", help="a weights.h5 of minidl train")
+    parser.add_argument("--weights", metavar="FILE", help="a weights.h5 of minidl train, or a run's folder (default: "
+                        "the first FILE)")
+    add_code(parser)
     parser.add_argument("--invert", action="store_true", help="use the negative: for dark digits on white paper, where "
                         "the net was trained on white digits on black, as MNIST's are")
     parser.add_argument("--header", action=argparse.BooleanOptionalAction, help="whether a table's first line names "
@@ -44,23 +47,25 @@ def main(argv: list[str] | None = None, prog: str = "minidl predict") -> int:
 
 def command(args: argparse.Namespace) -> None:
     """Print a line per picture, or per row."""
-    metadata = minidl.weights.read_metadata(args.weights)
+    if args.weights is None:
+        args.weights, *args.files = args.files
+    if args.top < 1:
+        raise ValueError(f"--top is {args.top} but must be at least 1")
+    if not args.files:
+        raise ValueError(f"there is nothing to predict; name pictures or tables after {args.weights}")
+    net, metadata, shape = read_net(args.weights, args.code)
     preprocessing = metadata["preprocessing"]
     if preprocessing is None:
         raise ValueError(f"{args.weights} does not say how pictures are normalised; save the net by "
-                         "minidl.save(model, path, preprocessing=loader.preprocessing, classes=classes), as minidl "
-                         "train does")
-    if args.top < 1:
-        raise ValueError(f"--top is {args.top} but must be at least 1")
-    net = minidl.load(args.weights)
-    if zoo.MODELS[metadata["model"]].target != "label":
-        raise ValueError(f"{args.weights} is of {metadata['model']}, which answers with images, not classes; use it in "
-                         "Python: minidl.load(path)")
-    known = zoo.MODELS[metadata["model"]]
-    if known.reads == "in_features":
+                         "minidl.save(model, path, data=loader), as minidl train does")
+    if len(shape) == 1:
         of_rows(args, net, metadata)
+    elif 0 in shape[1:]:
+        raise ValueError(f"{args.weights} does not say the size of pictures; save the net by minidl.save(model, path, "
+                         "data=loader)")
     else:
-        of_pictures(args, net, metadata, known.image_size - 2 * preprocessing["padding"])
+        _, rows, columns = (size - 2 * preprocessing["padding"] for size in shape)
+        of_pictures(args, net, metadata, (rows, columns))
 
 
 def answers(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any], given: data.Data
@@ -72,6 +77,9 @@ def answers(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any], 
     for items, _ in data.DataLoader(given, BATCH, shuffle=False, device=where, **metadata["preprocessing"]):
         with minidl.no_grad():
             outputs = net(minidl.Tensor(items))
+            if outputs.ndim != 2:
+                raise ValueError(f"{args.weights} is of {metadata['model']}, which answers with {outputs.shape} for "
+                                 f"{len(items)} items, not with classes; use it in Python: minidl.load(path)")
             logits = net.or_none(outputs) if hasattr(net, "or_none") else outputs
             probabilities = ops.softmax(logits, axis=1).numpy()
         classes = [*(metadata["classes"] or map(str, range(outputs.shape[1]))), "none of them"]
@@ -110,13 +118,14 @@ def of_rows(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any]) 
             tell(args, f"{path}, line {line}", likely)
 
 
-def of_pictures(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any], size: int) -> None:
+def of_pictures(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any],
+                size: tuple[int, int]) -> None:
     """Print a line per picture."""
     mean = 255 * metadata["preprocessing"]["mean"][0]
     channels = len(metadata["preprocessing"]["mean"])
     if channels not in MODES:
         raise ValueError(f"the net takes {channels} channels but pictures have 1 (grey) or 3 (RGB); use a net of these")
-    read = [read_picture("predict", path, (size, size), channels) for path in args.files]
+    read = [read_picture("predict", path, size, channels) for path in args.files]
     pixels = np.stack([255 - image if args.invert else image for image, _ in read])
     found = answers(args, net, metadata, data.Dataset("pictures", "test", pixels, np.zeros(len(pixels), np.int64)))
     for path, (_, done), image, likely in zip(args.files, read, pixels, found, strict=True):

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import minidl
-from minidl import Tensor, nn, ops, optim, zoo
+from minidl import Tensor, nn, ops, optim
 from minidl.core import device
 from minidl.lab.profile import HEAD, cells, limits, profile
 from minidl.tools.plot.figures import write
 
-from .common import Parser, add_json, add_option, plugin, run, say, say_json
-from .summary import shape
+from .common import Parser, add_json, add_net, net_of, run, say, say_json
 from .train import number
 
 
@@ -25,9 +23,7 @@ def main(argv: list[str] | None = None, prog: str = "minidl profile") -> int:
     """Run with these arguments; returns the exit status."""
     parser = Parser(prog=prog, description="Time each call of a net's training step (forward, backward, SGD with "
                     "momentum), on random inputs, and print a table: time, bytes, FLOP, and the least time for these.")
-    parser.add_argument("net", metavar="NET", help="a model of the zoo, or FILE.py:FUNCTION, which builds one")
-    add_option(parser)
-    parser.add_argument("--input", type=shape, metavar="C,H,W", help="shape of one item (default: the model's own)")
+    add_net(parser)
     parser.add_argument("--batch-size", type=number(int, 1, "an int"), default=128, help="(default: %(default)s)")
     parser.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")
     parser.add_argument("--precision", default="fp32", choices=device.PRECISIONS, help="of products on a GPU "
@@ -35,7 +31,8 @@ def main(argv: list[str] | None = None, prog: str = "minidl profile") -> int:
     parser.add_argument("--ops", action="store_true", help="the calls of the ops, not those of the optimised program")
     parser.add_argument("--steps", type=number(int, 1, "an int"), default=20, help="of which the median is taken "
                         "(default: %(default)s)")
-    parser.add_argument("--run", metavar="RUN", help="write it into this run folder, too, whose report shows it")
+    parser.add_argument("--run", metavar="RUN", help="write it into this run folder, too, whose report shows it; "
+                        "where no net is named, it is the run's")
     add_json(parser)
     return run(parser, argv, command)
 
@@ -44,7 +41,9 @@ def command(args: argparse.Namespace) -> None:
     """Measure, and print the table."""
     where = device.resolve(args.device)
     minidl.set_precision(args.precision)
-    net, given = built(args)
+    if args.model is None and args.weights is None:
+        args.weights = args.run
+    name, net, given = net_of(args)
     net.to(where)
     generator = np.random.default_rng(0)
     x = Tensor(generator.normal(size=(args.batch_size, *given)).astype(np.float32), device=where)
@@ -57,7 +56,7 @@ def command(args: argparse.Namespace) -> None:
         sgd.step()
 
     rows = profile(step, x, target, passes=not args.ops, repeats=args.steps)
-    title = (f"{args.net}, batch {args.batch_size}, {args.precision}, {where}: {len(rows)} calls, medians of "
+    title = (f"{name}, batch {args.batch_size}, {args.precision}, {where}: {len(rows)} calls, medians of "
              f"{args.steps} steps")
     limit = limits(where)
     found = {"title": title, "rows": rows, "limits": limit}
@@ -74,24 +73,6 @@ def command(args: argparse.Namespace) -> None:
                       for i, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip())
     say(f"limit: {limit['bytes'] / 1e9:,.1f} GB/s and {limit['flop'] / 1e9:,.0f} GFLOP/s, which a "
         "copy and a product reach here; what stays in a cache is faster")
-
-
-def built(args: argparse.Namespace) -> tuple[nn.Module, tuple[int, ...]]:
-    """The net, and the shape of an item."""
-    file, colon, function = args.net.rpartition(":")
-    if not colon:
-        model = zoo.build(args.net, **({zoo.MODELS[args.net].reads: args.input[0]} if args.input and args.net in
-                                       zoo.MODELS else {}), **args.option)
-        return model, args.input or zoo.MODELS[args.net].shape
-    build = getattr(sys.modules[plugin(file)], function, None)
-    if not callable(build):
-        raise ValueError(f"{file} has no function {function}; name one that returns a net")
-    if args.input is None:
-        raise ValueError(f"{args.net} does not say what it reads; name the shape of one item, as --input 3,32,32")
-    net = build(**args.option)
-    if not isinstance(net, nn.Module):
-        raise TypeError(f"{args.net} returns a {type(net).__name__} but must return an nn.Module")
-    return net, args.input
 
 
 def target_of(net: nn.Module, x: Tensor, generator: np.random.Generator) -> tuple[Any, Tensor]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from minidl import plot
 from minidl.training import read_statistics
 
-from .common import Parser, run, say
+from .common import Parser, add_code, run, say
 
 EVERY = 5                                  # seconds between two reports of a run that goes on
 
@@ -19,6 +19,7 @@ def main(argv: list[str] | None = None, prog: str = "minidl report") -> int:
     parser = Parser(prog=prog, description="Write report.html into a run folder: curves, classes, mistakes, layers, "
                     "weights. It is one file, which needs no network.")
     parser.add_argument("run", metavar="RUN", help="a run folder, as minidl train writes it")
+    add_code(parser)
     parser.add_argument("--live", action="store_true", help=f"write it again every {EVERY} s until the run ends, or "
                         "Ctrl-C; a browser that shows it follows")
     return run(parser, argv, command)
@@ -31,12 +32,16 @@ def command(args: argparse.Namespace) -> None:
         raise FileNotFoundError(f"{args.run} is not a folder; name a run folder, such as runs/lenet5-mnist")
     try:
         while args.live and not ended(folder):
-            say(f"{plot.report(folder, live=EVERY)}, after {len(read_statistics(folder))} lines of statistics")
+            path = plot.report(folder, live=EVERY, code=args.code)
+            say(f"{path}, after {len(read_statistics(folder))} lines of statistics")
             time.sleep(EVERY)
     finally:
-        say(str(plot.report(folder)))
+        say(str(plot.report(folder, code=args.code)))
 
 
 def ended(folder: Path) -> bool:
-    """Whether a run has its weights, or was cut short."""
-    return (folder / "weights.h5").exists() or "ended" in (read_statistics(folder) or [{}])[-1]
+    """Whether a run has its weights, or was cut short, since it last began."""
+    weights, config = folder / "weights.h5", folder / "config.json"
+    begun = config.stat().st_mtime_ns if config.exists() else 0
+    return (weights.exists() and weights.stat().st_mtime_ns >= begun) or (
+        "ended" in (read_statistics(folder) or [{}])[-1])

@@ -14,7 +14,7 @@ from minidl.training import read_config, read_metrics, read_statistics
 from .common import Parser, add_json, complain, run, say, say_json
 
 FACTS = {*ORIGIN, *MACHINE, "machine", "output_dir", "data_asked", "data_source", "data_note", "train_images", "epochs",
-         "test_images", "save_every", "tensorboard", "threads", "data_dir"}    # of a config.json that are no settings
+         "program", "test_images", "save_every", "tensorboard", "threads", "data_dir"}     # in config.json, no settings
 PAGE = "runs.html"
 
 
@@ -95,5 +95,7 @@ def outcome(of: Run) -> dict[str, Any]:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, dict) and "sha256" in value:          # of the code of a net of one's own
+        value = str(value["sha256"])[:12]
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else value if isinstance(
         value, str) else json.dumps(value)

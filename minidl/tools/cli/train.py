@@ -1,4 +1,4 @@
-"""`minidl train`, and train.py: train a zoo model. Flags left out come from the model's recipe."""
+"""`minidl train`, and train.py: train a model of the zoo, or of one's own. Flags left out come from its recipe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import os
-import platform
+import re
 import shlex
 import signal
 import sys
@@ -26,22 +26,15 @@ import minidl
 from minidl import data, distributed, nn, ops, optim, zoo
 from minidl.core import device
 from minidl.distributed import by_first
-from minidl.nn.weights import read_metadata
+from minidl.nn.weights import read_metadata, warn_of_change
 from minidl.nn.weights.common import shown
 from minidl.ops.cpu import parallel
-from minidl.training import (
-    Interrupted,
-    Record,
-    RunFolder,
-    Views,
-    evaluate,
-    fit,
-    machine,
-    read_config,
-    top_k_accuracy,
-)
+from minidl.training import Interrupted, RunFolder, Views, evaluate, fit, read_config, top_k_accuracy
+from minidl.training.record import Record
+from minidl.training.run_folder import versions
+from minidl.zoo.own import import_file, is_code
 
-from .common import Parser, add_option, complain, ended, interrupted, plugin, quiet, say, typed
+from .common import Parser, add_model, add_option, complain, ended, interrupted, quiet, say, typed, warned
 
 OF_ONE_CALL = ("config", "debug", "eval", "list_models", "no_progress", "output_dir", "resume")      # no settings
 FREE = ("data_dir", "plugin", "save_every", "tensorboard", "threads")      # may differ when a run goes on
@@ -97,7 +90,8 @@ def source(text: str) -> str:
 
 def parser(prog: str = "train.py") -> Parser:
     """The flags."""
-    p = Parser(prog=prog, description="Train a model of the zoo and write a run folder.",
+    p = Parser(prog=prog, description="Train a model of the zoo, or a net of your own, and write "
+               "a run folder.",
                epilog="Flags without a default take it from the model's recipe; see --list-models.")
     _of_data(p)
     _of_training(p)
@@ -107,7 +101,7 @@ def parser(prog: str = "train.py") -> Parser:
 
 
 def _of_data(p: Parser) -> None:
-    p.add_argument("--model", default="lenet5", choices=zoo.MODELS, help="which net (default: %(default)s)")
+    add_model(p, default="lenet5")
     add_option(p)
     p.add_argument("--data", default="auto", type=source, metavar="NAME",
                    help=f"which data: {', '.join(data.DATASETS)}, or a folder of pictures that has a folder for each "
@@ -213,15 +207,23 @@ def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
     for name in vars(args):
         if name in OF_ONE_CALL or (value := config.get(name)) is None:
             continue
+        if name == "model":                # where its code is, the user says
+            value = args.model if value not in list(zoo.MODELS) and is_code(args.model) else str(value)
         if not _is_setting(value):
             raise ValueError(f"run folder: '{file}' has a {name} of {shown(value)} but a setting is a number, a text, "
                              "or a list or an object of these; correct it")
-        if name != "plugin":
+        if name != "plugin" and not (name == "model" and is_code(value) and value != args.model):
             of_run += _flags(name, value)
-        elif not args.plugin:              # the file may be a stranger's
+        elif name == "model" or not args.plugin:       # the file may be a stranger's
             raise ValueError(f"'{file}' names code, which is run only if the command line names it; if you trust it, "
-                             f"add {repr(shlex.join(_flags(name, value))[:1000])[1:-1]}, else remove \"plugin\" from "
+                             f"add {repr(shlex.join(_flags(name, value))[:1000])[1:-1]}, else remove \"{name}\" from "
                              "that file")
+    if config.get("program"):              # as RunFolder writes it
+        if args.resume:
+            raise ValueError(f"{run} is the run of a program, which alone can go on with it: fit(..., resume=True); "
+                             f"--eval {run} evaluates its net")
+        if config.get("data") is None and args.data == "auto":
+            raise ValueError(f"'{file}' does not say on which data the net was trained; name them: --data")
     before, both = (with_recipe(parser(prog).parse_args(flags)) for flags in (of_run, [*of_run, *argv]))
     for name, value in vars(before).items():
         asked = getattr(both, name)
@@ -252,12 +254,18 @@ def _flags(name: str, value: object) -> list[str]:
 
 
 def with_recipe(args: argparse.Namespace) -> argparse.Namespace:
-    """Fill the flags that were left out from the model's recipe."""
-    recipe = asdict(zoo.MODELS[args.model].recipe_for(**args.option))
+    """Fill the flags that were left out from the model's recipe, which is read as flags are. An optimizer's own numbers
+    replace those of a recipe that is of another one."""
+    recipe = asdict(zoo.find(args.model).recipe_for(**args.option))
+    stated = vars(parser(Parser.running).parse_args([f for name, value in recipe.items() for f in _flags(name, value)]))
     args.optimizer = args.optimizer or recipe["optimizer"]
-    for name, value in {**recipe, **optim.OPTIMIZERS.get(args.optimizer, (None, {}))[1]}.items():
+    own = optim.OPTIMIZERS.get(args.optimizer, (None, {}))[1]
+    numbers = {name: value for name, value in own.items() if value is None or args.optimizer != recipe["optimizer"]}
+    for name, value in {**{name: stated[name] for name in recipe}, **numbers}.items():
         if name != "data" and getattr(args, name) is None:
             setattr(args, name, value)
+    if args.data == "auto" and recipe["data"] not in data.DATASETS:
+        args.data = stated["data"]
     return args
 
 
@@ -265,7 +273,7 @@ def load_data(args: argparse.Namespace) -> tuple[data.Data, data.Data, str | Non
     """Both splits, and the warning where generated images stand in for the recipe's."""
     train: data.Data
     test: data.Data
-    model = zoo.MODELS[args.model]
+    model = zoo.find(args.model)
     if args.data in ("auto", *data.DATASETS):
         for flag in ("label", "header"):
             if (given := getattr(args, flag)) is not None:
@@ -274,14 +282,19 @@ def load_data(args: argparse.Namespace) -> tuple[data.Data, data.Data, str | Non
         train, test, note = data.resolve(args.data, model.recipe_for(**args.option).data, args.data_dir,
                                          counts=(args.limit_train, args.limit_test))
     else:
-        train, test = data.own_splits(args.data, model.shape, seed=args.seed, label=args.label,
-                                      header=args.header)
+        shape = model.item(model.shape, **args.option)
+        if 0 in shape[1:] and Path(args.data).is_dir() and not (Path(args.data) / "train.csv").exists():
+            raise ValueError(f"--data {args.data} has pictures of any size, and {args.model} does not say which it "
+                             f"reads; give {model.code['name'] if model.code else 'it'} an option image_size")
+        shape = (shape[0] or args.option.get("in_channels", 3), *shape[1:])
+        train, test = data.own_splits(args.data, shape, seed=args.seed, label=args.label, header=args.header)
         note = None
     if note:
         complain(f"warning: {note}")
-    if len(train.shape) != len(model.shape) or train.shape[1:] > model.shape[1:]:
+    reads = model.item(model.shape, **args.option)
+    if 0 not in reads and model.code is None and (len(train.shape) != len(reads) or train.shape[1:] > reads[1:]):
         raise ValueError(f"--data {train.name} has {items(train.shape)}, but --model {args.model} reads "
-                         f"{items(model.shape)}; use another of both")
+                         f"{items(reads)}; use another of both")
     return train.first(args.limit_train), test.first(args.limit_test), note
 
 
@@ -323,13 +336,14 @@ def loaders(args: argparse.Namespace, train: data.Data, test: data.Data, where: 
 
 def build(args: argparse.Namespace, train: data.Data, where: str, weights: str | Path | None) -> nn.Module:
     """The model on its device with its first parameters, seen to run on one image of this data set."""
-    of_data = {zoo.MODELS[args.model].reads: train.shape[0]}
-    of_data |= {"classes": len(train.classes)} if zoo.MODELS[args.model].target == "label" else {}
+    known = zoo.find(args.model)
+    shape = known.item(train.shape, **args.option)
+    of_data = known.of_data(shape, len(train.classes))
     for name, value in of_data.items():
-        if name in args.option:
+        if name in args.option and name != "image_size":
             raise ValueError(f"--option {name}={args.option[name]}: {name} is {value} by the data set; leave it out")
     minidl.manual_seed(args.seed)
-    model = zoo.build(args.model, **of_data, **args.option)
+    model = known.build(**{**of_data, **args.option})
     for _, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
             module.algorithm = args.conv_algorithm
@@ -337,7 +351,6 @@ def build(args: argparse.Namespace, train: data.Data, where: str, weights: str |
         minidl.load(model, weights)
     model.to(where).eval()                 # in training, running values would take the image in
     with minidl.no_grad():
-        shape = train.shape[0], *zoo.MODELS[args.model].shape[1:]
         model(minidl.Tensor(np.zeros((1, *shape), np.float32), device=where))
     return model.train()
 
@@ -360,20 +373,26 @@ class WithImages(nn.Module):
 
 def as_trained(args: argparse.Namespace, model: nn.Module) -> nn.Module:
     """A model in the form that `fit` and `evaluate` take."""
-    if zoo.MODELS[args.model].target == "label":
-        return Views(model, **TTA[args.tta]) if TTA[args.tta] else model
+    if zoo.find(args.model).target == "label":
+        return _named(Views(model, **TTA[args.tta]), model) if TTA[args.tta] else model
     for name, given in (("--top-k", args.top_k), ("--tta", TTA[args.tta] and args.tta)):
         if given:
             raise ValueError(f"{name}={given} has no meaning for --model={args.model}, which answers with images; "
                              "leave it out")
-    return WithImages(model)
+    return _named(WithImages(model), model)
+
+
+def _named(whole: nn.Module, net: nn.Module) -> nn.Module:
+    """A Module around a net says which net that is."""
+    whole.model_name, whole.model_args, whole.model_code = net.model_name, net.model_args, net.model_code
+    return whole
 
 
 def optimizer_of(args: argparse.Namespace, model: nn.Module, steps: int) -> tuple[optim.Optimizer, Any]:
     """What updates the model's parameters in so many steps, and its schedule, or one for each group."""
     numbers = {name: getattr(args, name) for name in ("lr", "momentum", "weight_decay")}
     numbers = {name: value for name, value in numbers.items() if value is not None}
-    own = zoo.MODELS[args.model].optimizer
+    own = zoo.find(args.model).optimizer
     if args.optimizer != OWN:
         make, _ = optim.OPTIMIZERS[args.optimizer]
         return make(model.parameters(), **numbers), optim.schedule(args.lr_schedule, steps)
@@ -427,7 +446,7 @@ def prepare(args: argparse.Namespace) -> str:
         os.environ["MINIDL_NUM_THREADS"] = str(args.threads)
         parallel.threads.cache_clear()
     for file in args.plugin or ():
-        plugin(file)
+        import_file(file)
     where = device.resolve(args.device)
     args.compile = where == "cuda" if args.compile is None else args.compile
     minidl.set_precision(args.precision)
@@ -439,28 +458,10 @@ def config_of(args: argparse.Namespace, train: data.Data, test: data.Data, note:
     """What config.json says of a run. before: what it says of the run that goes on, or {}."""
     facts = {key: value for key, value in vars(args).items() if key not in OF_ONE_CALL or key == "output_dir"}
     return {
-        **facts, "data": train.name if args.data == "auto" else args.data, "data_asked": args.data,
-        "data_source": train.source, "data_note": note, "device": where, "train_images": len(train.labels),
-        "test_images": len(test.labels),
-        "minidl": minidl.__version__, "numpy": np.__version__, "python": platform.python_version(),
-        "machine": machine(), "ranks": distributed.current().size,
+        **facts, "code": zoo.find(args.model).code, "data": train.name if args.data == "auto" else args.data,
+        "data_asked": args.data, "data_source": train.source, "data_note": note, "device": where,
+        "train_images": len(train.labels), "test_images": len(test.labels), **versions(),
         **{key: before[key] for key in ("data_asked", "data_note", "output_dir") if key in before}}
-
-
-class Report:
-    """What a run writes into its folder while it trains: its settings once it has begun, and each epoch's metrics."""
-
-    def __init__(self, folder: RunFolder, config: dict[str, Any], names: dict[str, str], tensorboard: bool):
-        self.folder, self.config, self.names = folder, config, names
-        self.board = _board(folder) if tensorboard else None
-
-    def on_train_begin(self) -> None:
-        self.folder.write_config(self.config)
-
-    def on_epoch_end(self, metrics: dict[str, Any]) -> None:
-        self.folder.append_metrics({**self.names, **metrics})
-        if self.board:
-            self.board(metrics)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -479,11 +480,12 @@ def run(args: argparse.Namespace) -> None:
     weights = None if again is not None and by_first(again.has_checkpoint) else args.load
     model = build(args, train, where, weights)
     trained = as_trained(args, model)
-    preprocessing = train.preprocessing(zoo.MODELS[args.model].shape)
+    preprocessing = train.preprocessing(zoo.find(args.model).item(train.shape, **args.option))
     train_loader, test_loader = loaders(args, train, test, where, preprocessing)
     world.barrier()                        # a rank that has come to its end above leaves no folder behind
+    name = re.sub(r"\.py:|[^\w.-]+", "-", f"{zoo.find(args.model).name}-{train.name}")
     folder = again or RunFolder.of_first(lambda: RunFolder(args.output_dir) if args.output_dir else
-                                         RunFolder.beside(Path("runs") / f"{args.model}-{train.name}"))
+                                         RunFolder.beside(Path("runs") / name))
     before: dict[str, Any] = by_first(lambda: read_config(folder.path / "config.json")) if args.resume else {}
     _warn_of_stretching(args, before.get("epochs", 0), folder)
     config = config_of(args, train, test, note, where, before)
@@ -496,17 +498,18 @@ def run(args: argparse.Namespace) -> None:
     say(f"{args.model} on {train.name} ({train.source}): {len(train.labels)} training and {len(test.labels)} "
         f"test {test.items}, {where}{f', {world.size} ranks' if world.size > 1 else ''}, run folder {folder.path}")
 
-    report = Report(folder, config, {"model": args.model, "data": train.name}, args.tensorboard and world.rank == 0)
+    folder.config, folder.names = config, {"model": args.model, "data": train.name}
+    folder.record = Record(folder, model)
+    boards = [_board(folder)] if args.tensorboard and world.rank == 0 else []
     start = time.perf_counter()
     with folder, going_on(folder, args):
         history = fit(trained, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
-                      progress=not args.no_progress, say=say, callbacks=[report, Record(folder, model)],
-                      compiled=args.compile, checkpoints=folder.path, save_every=args.save_every,
-                      resume=bool(args.resume), loss=loss, metrics=metrics_of(args))
+                      progress=not args.no_progress, say=say, callbacks=[folder, *boards], compiled=args.compile,
+                      checkpoints=folder.path, save_every=args.save_every, resume=bool(args.resume),
+                      loss=loss, metrics=metrics_of(args))
         last = history[-1] if history else dict(zip(
             ("test_loss", "test_accuracy"), evaluate(trained, test_loader, loss=loss), strict=True))
-        by_first(lambda: minidl.save(model, folder.weights, preprocessing=preprocessing, classes=train.classes,
-                                     columns=getattr(train, "columns", None) or None))
+        by_first(lambda: minidl.save(model, folder.weights, data=train_loader))
         if world.rank == 0:
             _pictures(folder, model, test_loader)
     say(f"{args.model} on {train.name}: {result(last)} after {args.epochs} "
@@ -533,7 +536,11 @@ def _warn_of_stretching(args: argparse.Namespace, epochs: int, folder: RunFolder
 def look(args: argparse.Namespace, train: data.Data, test: data.Data, where: str) -> None:
     """Print how good weights are on the test set: those of --load, or of the run of --eval."""
     weights = Path(args.load if args.load else Path(args.eval) / "weights.h5")
+    if not args.load and not weights.exists():
+        raise ValueError(f"{weights} does not exist, since the run in {args.eval} is not finished; go on with --resume "
+                         f"{args.eval}")
     known = read_metadata(weights)
+    warn_of_change(weights, known["code"], zoo.find(args.model).code)
     for what in ("classes", "columns"):
         mine, theirs = known[what] or (), getattr(test, what, ())
         if mine and tuple(mine) != tuple(theirs):
@@ -548,7 +555,7 @@ def look(args: argparse.Namespace, train: data.Data, test: data.Data, where: str
                 raise
             raise ValueError(f"{weights} has {size} bytes, too few for --model {args.model} and its options ({error}); "
                              "name the weights of this model") from None
-    preprocessing = known["preprocessing"] or train.preprocessing(zoo.MODELS[args.model].shape)
+    preprocessing = known["preprocessing"] or train.preprocessing(zoo.find(args.model).item(train.shape, **args.option))
     model = as_trained(args, model)
     loss, accuracy, more = evaluate(model, loaders(args, train, test, where, preprocessing)[1],
                                     loss=loss_of(model, args.label_smoothing), metrics=metrics_of(args))
@@ -563,7 +570,8 @@ def going_on(folder: RunFolder, args: argparse.Namespace) -> Iterator[None]:
     """What ends a run early says where it is and how it goes on."""
     ranks = f"mpiexec -n {distributed.current().size} " if distributed.current().size > 1 else ""
     plugins = "".join(f" --plugin {shlex.quote(file)}" for file in args.plugin or ())      # no run folder may name them
-    again = f"{ranks}{typed(Parser.running)} --resume {shlex.quote(str(folder.path))}{plugins}"
+    code = f" {shlex.quote(args.model)}" * is_code(args.model)
+    again = f"{ranks}{typed(Parser.running)}{code} --resume {shlex.quote(str(folder.path))}{plugins}"
     command = f"the run is in {folder.path}, go on with: {again}"
     try:
         yield
@@ -604,9 +612,8 @@ def main(argv: list[str] | None = None, prog: str = "train.py") -> int:
     if flags.list_models:
         list_models()
         return 0
-    with warnings.catch_warnings():
+    with warned():
         warnings.simplefilter("ignore", RuntimeWarning)    # overflow on the way to a loss that fit() refuses
-        warnings.showwarning = lambda message, *_, **__: complain(f"warning: {message}")
         try:
             run(settings(argv, prog))
         except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:

@@ -190,9 +190,9 @@ def page(run: Run, live: int = 0) -> str:
              if {"model", "data"} <= config.keys() else run.folder.name)
     machine = config.get("machine")
     about: dict[str, Any] = {**config, **(machine if isinstance(machine, dict) else {})}
-    elsewhere = {"machine", "data_note", *ORIGIN, *MACHINE}
+    elsewhere = {"machine", "data_note", "program", "code", *ORIGIN, *MACHINE}
     settings = {name: value for name, value in config.items() if name not in elsewhere}
-    known = {name: about[name] for name in (*ORIGIN, *MACHINE) if about.get(name) is not None}
+    known = {name: about[name] for name in (*ORIGIN, "code", *MACHINE) if about.get(name) is not None}
     sections = [
         ("Loss", _losses(run), ""), ("Error", _errors(run), ""),
         *((short(name.replace("_", " ")).capitalize(), _metric(run, name), "") for name in panels(run.metrics)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,29 +18,32 @@ from ...core.device import to_numpy
 from ...core.tensor import Tensor
 from ...lab.profile import cells
 from ...nn import weights
-from ...nn.table import Summary, Watcher, watching
+from ...nn.table import Watcher, watching
 from ...ops.common.primitives import ACTIVATIONS
 from ...training import read_config, read_metrics, read_statistics
+from ...training.stored import read_net, weights_in
 from .figures import LIGHT, confusion_figure, count_pairs, curves_figure, filters_figure, rendered, write
 from .page import PALETTE, Answers, Mistake, Numbers, Pairs, Run, page
 
 MAX_MISTAKES = 24
 MAX_NUMBERS = 2**20                        # values of a regression that are kept
 Batches = Iterable[tuple[Any, Any]]
+Code = str | Callable[..., nn.Module]
 
 
 def pictures(folder: str | os.PathLike[str], model: nn.Module | None = None,
-             test: Batches | None = None) -> list[Path]:
+             test: Batches | None = None, code: Code | None = None) -> list[Path]:
     """Draw a run folder's curves.png, filters.png, confusion.png and report.html; returns the paths of those made.
 
-    model: the trained net; None for the one in weights.h5, if the zoo can build it. test: a `data.DataLoader` of the
-    test set, or other batches of (images, labels); None for the set that config.json names, if it lies on this machine.
-    What is lacking is left out, and the report says why: a run that is not finished has its curves. Filters are those
-    of the first convolution, or those of the first linear layer where they have the shape of the images. Raises
+    model: the trained net; None for the one in weights.h5, if the zoo can build it, or code, the function that a net of
+    one's own was built by, as `minidl.load` takes it. test: a `data.DataLoader` of the test set, or other batches of
+    (images, labels); None for the set that config.json names, if it lies on this machine. What is lacking is left out,
+    and the report says why: a run that is not finished has its curves. Filters are those of the first convolution, or
+    those of the first linear layer where they have the shape of the images. Warns of a net that needs its code. Raises
     FileNotFoundError where there is no run folder, ValueError for a damaged file, OSError where the pictures cannot be
     written, ImportError without matplotlib.
     """
-    run = read(Path(folder), model, test)
+    run = read(Path(folder), model, test, code)
     draw: dict[str, tuple[Any, ...]] = {}
     if run.metrics:
         draw["curves"] = curves_figure, run.metrics
@@ -52,20 +56,20 @@ def pictures(folder: str | os.PathLike[str], model: nn.Module | None = None,
 
 
 def report(folder: str | os.PathLike[str], model: nn.Module | None = None,
-           test: Batches | None = None, live: int = 0) -> Path:
+           test: Batches | None = None, live: int = 0, code: Code | None = None) -> Path:
     """Write a run folder's report.html alone: one file that holds its pictures and needs no network, and no matplotlib.
     As `pictures`.
 
     live: seconds after which a browser that shows it reads it again; 0: never.
     """
-    run = read(Path(folder), model, test)
+    run = read(Path(folder), model, test, code)
     return write(run.folder / "report.html", page(run, live).encode())
 
 
 # ---------------------------------------------------------------- what is known of a run
-def read(folder: Path, model: nn.Module | None = None, test: Batches | None = None) -> Run:
+def read(folder: Path, model: nn.Module | None = None, test: Batches | None = None, code: Code | None = None) -> Run:
     """What a run folder holds, and what its net answers. Raises as `pictures` does."""
-    config, metrics, file = (folder / name for name in ("config.json", "metrics.jsonl", "weights.h5"))
+    config, metrics, file = folder / "config.json", folder / "metrics.jsonl", weights_in(folder)
     if not config.exists() and not metrics.exists():
         raise FileNotFoundError(f"plot: '{folder}' is not a run folder: it has neither config.json nor metrics.jsonl; "
                                 "name one that minidl train has written")
@@ -73,8 +77,9 @@ def read(folder: Path, model: nn.Module | None = None, test: Batches | None = No
     notes = [f"Data: {settings['data_note']}"] if settings.get("data_note") else []
     run = Run(folder, settings, read_metrics(folder) if metrics.exists() else [], read_statistics(folder), notes,
               profile=_profile(folder / "profile.json"))
+    shape: tuple[int, ...] | None = None
     if model is None and file.exists():
-        model = _stored_model(file, notes)
+        model, shape = _stored_model(file, code, notes)
     elif model is None:
         notes.append("There is no weights.h5: the run is not finished, or its net was not saved there; pass model=.")
     if model is None:
@@ -82,16 +87,15 @@ def read(folder: Path, model: nn.Module | None = None, test: Batches | None = No
     if test is None:
         test = _stored_test(settings, file, next((p.device for p in model.parameters()), "cpu"), notes)
     found = {} if test is None else answer(model, test, notes)
-    shape = found.pop("shape", None)
-    return run._replace(**found, filters=first_filters(model, shape), layers=_layers(model, shape))
+    shape = found.pop("shape", None) or shape or _known_shape(model)
+    return run._replace(**found, filters=first_filters(model, shape),
+                        layers=nn.summary(model, shape) if shape and 0 not in shape else None)
 
 
-def _layers(model: nn.Module, shape: tuple[int, ...] | None) -> Summary | None:
-    """The net's table, where the shape of its input is known."""
+def _known_shape(model: nn.Module) -> tuple[int, ...] | None:
+    """Of an item, as the zoo's model reads it."""
     known = zoo.MODELS.get(getattr(model, "model_name", ""))
-    if shape is None and known is not None:
-        shape = getattr(model, "model_args", {})[known.reads], *known.shape[1:]
-    return None if shape is None else nn.summary(model, shape)
+    return known.read_by(model) if known else None
 
 
 def _settings(path: Path) -> dict[str, Any]:
@@ -112,13 +116,17 @@ def _profile(path: Path) -> dict[str, Any]:
     return {**found, "title": found.get("title", "")}
 
 
-def _stored_model(path: Path, notes: list[str]) -> nn.Module | None:
-    """The zoo's model with a file's weights; None, with a note, where the zoo does not have it."""
+def _stored_model(path: Path, code: Code | None, notes: list[str]) -> tuple[nn.Module | None, tuple[int, ...] | None]:
+    """The net with a file's weights, and the shape of an item; None, with a note and a warning, where neither the zoo
+    has it nor the user has named its code."""
     known = weights.read_metadata(path)
-    if known["model"] not in zoo.MODELS:
-        notes.append(f"weights.h5 was saved from {known['model']}, which is not in the zoo, and no model was given.")
-        return None
-    return weights.load(path)
+    if code is None and known["model"] not in zoo.MODELS:
+        notes.append(f"The net's layers, filters and answers are left out: {path.name} was saved from "
+                     f"{weights.not_of_zoo(known)}.")
+        warnings.warn(notes[-1], UserWarning, stacklevel=5)
+        return None, None
+    net, _, shape = read_net(path, code)
+    return net, shape
 
 
 def _stored_test(settings: dict[str, Any], path: Path, device: str, notes: list[str]) -> data.DataLoader | None:
@@ -135,7 +143,7 @@ def _stored_test(settings: dict[str, Any], path: Path, device: str, notes: list[
                                         count=settings.get("limit_test"))
         else:
             model = zoo.MODELS.get(metadata["model"])
-            shape = len(known["mean"]), *(model.shape[1:] if model else (0, 0))
+            shape = len(known["mean"]), *(model.shape if model else metadata["input"] or (0, 0, 0))[1:]
             _, test = data.own_splits(name, shape, seed=settings.get("seed", 0), label=settings.get("label"),
                                       header=settings.get("header"))
     except (FileNotFoundError, ValueError, ImportError) as error:
