@@ -34,8 +34,8 @@ MODELS: dict[str, Model] = {model.name: model for model in
 def known(name: str) -> str:
     """A name that is one of the zoo's models, or can be a place in code, which is not imported. Raises ValueError."""
     if name not in MODELS and not own.is_code(name):
-        raise ValueError(f"{name!r} is not one of {', '.join((*MODELS, *own.files_like(name)))}, nor the place of a "
-                         "net of your own, FILE.py:FUNCTION or package.module:FUNCTION")
+        raise ValueError(f"zoo: model {name!r} is not one of {', '.join((*MODELS, *own.files_like(name)))}, nor the "
+                         "place of a net of your own, FILE.py:FUNCTION or package.module:FUNCTION")
     return name
 
 

@@ -83,7 +83,7 @@ def model_name(text: str) -> str:
     try:
         return text if text == argparse.SUPPRESS else zoo.known(text)          # a default is parsed, too
     except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        raise argparse.ArgumentTypeError(str(error).removeprefix("zoo: model ")) from None
 
 
 def add_model(parser: argparse.ArgumentParser, default: str | None) -> None:
