@@ -90,6 +90,8 @@ def of(found: Model | Callable[..., nn.Module], module: ModuleType | None = None
     layers = found.layers if isinstance(found, Model) else found
     module = module or inspect.getmodule(layers)
     file = getattr(module, "__file__", None)
+    if file and not Path(file).is_file():  # "<stdin>": what was typed has no code to find again
+        file = None
     place = place or str(file or getattr(module, "__name__", ""))
     attribute = attribute or getattr(layers, "__qualname__", FUNCTION)
     name = f"{Path(place).name if place.endswith('.py') else place}:{attribute}"

@@ -38,9 +38,9 @@ class Record:
     Losses are means over the images since the loss before; there is one for each step, but for steps that take less
     than 1 ms, or 100 ms on a GPU. Of each weight with two or more axes it writes, at the first step of an epoch, the
     norm of its gradient and that of its update as a share of its own, and at the end of an epoch its histogram; of
-    weights with over 65,536 values, these are of some of them. It takes under 1 % of the training's time: if epochs are
-    short, some of them have no statistics of weights. The training itself is not changed: its weights have the same
-    bits.
+    weights with over 65,536 values, these are of some of them. It takes under 1 % of a training of some seconds: if
+    epochs are short, some of them have no statistics of weights. The training itself is not changed: its weights have
+    the same bits.
 
     At the end of the folder's `with` it writes what is known of an epoch that was cut short, and by what.
     """

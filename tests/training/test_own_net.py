@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -267,6 +268,16 @@ def test_an_installed_module(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert "code that runs only if you name it; if you trust it, add --code 'nets_of_mine.small:build', in Python" in (
         said(capsys, "predict", "run", "one.png", status=2))
     assert said(capsys, "predict", "run", "one.png", "--code", "nets_of_mine.small:build").startswith("one.png: ")
+
+
+@pytest.mark.parametrize("file", ["<stdin>", None])
+def test_a_function_that_was_typed_is_in_no_file(file: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed: Any = ModuleType("typed")
+    typed.__file__ = file
+    exec("from minidl import nn\ndef build(): return nn.Linear(2, 3)", vars(typed))
+    monkeypatch.setitem(sys.modules, "typed", typed)
+    net: Any = zoo.build(typed.build)
+    assert (net.model_code["file"], net.model_code["name"]) == ("typed", "build")
 
 
 def test_a_file_may_import_files_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
