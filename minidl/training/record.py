@@ -61,6 +61,7 @@ class Record:
         slow = current().size > 1 or any(p.device != "cpu" for p in self.model.parameters())
         self.pause = LONG_PAUSE if slow else PAUSE
         self.begun = self.written = time.perf_counter()
+        self.epoch = 0                     # another fit may have been here before
         weights = self._timed(self._weights)
         if (self.folder.path / FILE).exists():
             self.written = -math.inf       # the first step writes: nothing says any more that the run has ended

@@ -206,6 +206,19 @@ def test_a_training_that_is_recorded_has_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("each_step")
+def test_a_second_fit_begins_again(tmp_path: Path) -> None:
+    """Its first epoch has the number of the last one before."""
+    x = np.random.default_rng(0).normal(size=(32, 3)).astype(np.float32)
+    loader, net = data.DataLoader((x, x[:, :1]), 8), nn.Linear(3, 1)
+    with RunFolder(tmp_path / "a", net, loader, loader) as folder:
+        for epochs in (1, 2):
+            fit(net, optim.SGD(net.parameters(), 0.1), loader, loader, epochs=epochs, loss=ops.mse_loss, say=None,
+                callbacks=folder)
+    assert [(line["epoch"], line.get("step")) for line in read_statistics(tmp_path / "a")] == [
+        (0, None), (1, [1, 2, 3, 4]), (2, [5, 6, 7, 8])]
+
+
+@pytest.mark.usefixtures("each_step")
 def test_a_run_that_diverges_leaves_its_losses(tmp_path: Path) -> None:
     with pytest.raises(FloatingPointError, match="the loss is"), np.errstate(all="ignore"):
         trained(tmp_path / "a", lr=1e6, steps=40)
