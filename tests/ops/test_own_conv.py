@@ -158,7 +158,7 @@ def test_training_on_the_cpu_says_that_auto_computes(plugin: Path, capsys: pytes
     forget()
     plugin.rename("elsewhere.py")
     assert train.main(["--resume", "run", "--no-progress", "--plugin", "my_conv.py"]) == 2
-    assert "my_conv.py is not a file; name a Python file that registers something of yours" in capsys.readouterr().err
+    assert "'my_conv.py' is not a file; name a Python file of yours" in capsys.readouterr().err
     assert train.main(["--resume", "run", "--no-progress", "--plugin", "elsewhere.py"]) == 0
 
 
