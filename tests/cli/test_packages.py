@@ -102,12 +102,14 @@ def test_an_unpacked_wheel_works_away_from_the_checkout(wheel: Path, tmp_path: P
     with zipfile.ZipFile(wheel) as file:
         file.extractall(tmp_path / "site")
     code = ("import sys; sys.path.insert(0, sys.argv.pop(1)); import runpy, minidl.zoo; print(minidl.zoo.__file__); "
+            "from minidl.core.host import install; print(install('plot')); "
             "sys.argv[0] = 'minidl'; runpy.run_module('minidl', run_name='__main__')")
     done = subprocess.run([sys.executable, "-I", "-c", code, str(tmp_path / "site"), "models"], cwd=tmp_path,
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    first, *lines = done.stdout.splitlines()
+    first, hint, *lines = done.stdout.splitlines()
     assert first == str(tmp_path / "site" / "minidl" / "zoo" / "__init__.py")
+    assert hint == "pip install 'matplotlib>=3.7'"
     assert any(line.startswith("lenet5 ") for line in lines)
 
 
