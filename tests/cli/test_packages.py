@@ -70,8 +70,9 @@ def shipped(folder: Path) -> set[str]:
 
 def test_an_sdist_is_complete(sdist: Path) -> None:
     held = {path.relative_to(sdist).as_posix() for path in sdist.rglob("*") if path.is_file()}
-    wanted = {*IN_AN_SDIST, *(name for top in ("minidl", "zoo", "tests", "docs", "examples", "benchmarks")
-                              for name in shipped(Path(top)) if "_cache" not in name and ".egg-info" not in name)}
+    tops = "minidl", "zoo", "tests", "docs", "examples", "benchmarks", "notebooks"
+    wanted = {*IN_AN_SDIST, *(name for top in tops for name in shipped(Path(top))
+                              if "_cache" not in name and ".egg-info" not in name)}
     assert wanted - held == set()
 
 
