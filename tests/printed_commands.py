@@ -52,6 +52,7 @@ LEFT_OUT = {
     r"pytest -m gpu": "needs a GPU; without one it skips all",
     r"/accuracy\.py": "runs train.py many times",
     r"-hosts": "needs other machines",
+    r"\btwine\b|-m build|http\.server|index-url": "a step of a release",
 }
 OF_THE_CHECKOUT = re.compile(r"examples/|benchmarks/|tests/|docs/|pytest|ruff|mypy|mkdocs|pre-commit|\.ci/|\[dev|\[test"
                              r"|\[docs|cuda13,dev")
