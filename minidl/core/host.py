@@ -26,7 +26,8 @@ def install(extra: str) -> str:
     """The command that brings what an extra needs: in a checkout the extra itself, elsewhere its packages, since minidl
     may be on no index. Every message that names an extra takes it from here."""
     if not (ROOT / "setup.cfg").exists():
-        return " ".join(["pip install", *map(shlex.quote, requirements(extra))])
+        names = " ".join(map(shlex.quote, requirements(extra)))
+        return f"pip install {names or f'the packages of the extra {extra!r} of minidl'}"
     here = "." if os.path.samefile(".", ROOT) else ROOT
     return f"pip install -e {shlex.quote(f'{here}[{extra}]')}"
 

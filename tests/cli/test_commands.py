@@ -394,6 +394,7 @@ def test_a_hint_names_what_the_user_can_install(tmp_path: Path, monkeypatch: pyt
     assert install("plot") == "pip install 'matplotlib>=3.7'"
     assert install("mpi") == "pip install 'mpi4py>=4' mpich"
     assert host.requirements() == ["numpy>=2"]
+    assert install("onnx") == "pip install the packages of the extra 'onnx' of minidl"       # a folder that was copied
 
 
 def test_no_message_names_an_extra_by_itself_or_one_that_is_not_there() -> None:
