@@ -101,6 +101,8 @@ def test_the_site_builds_and_fetches_nothing(site: Path) -> None:
 @pytest.mark.slow
 def test_a_session_is_copied_as_a_program(site: Path) -> None:
     """Material's button copies the attribute data-copy of a block."""
+    (material,) = site.glob("assets/javascripts/bundle.*.js")
+    assert "data-copy" in material.read_text(encoding="utf-8")
     count = 0
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
