@@ -183,7 +183,7 @@ def mpiexec() -> str:
     beside = Path(sys.executable).parent / "mpiexec"
     found = os.environ.get("MPIEXEC") or (str(beside) if beside.exists() else shutil.which("mpiexec"))
     if found is None:
-        sys.exit("distributed.py: error: there is no mpiexec; run pip install 'minidl[mpi]'")
+        sys.exit("distributed.py: error: there is no mpiexec; run pip install -e '.[mpi]'")
     return found
 
 

@@ -23,7 +23,7 @@ def draw(x, side, lines):
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        return print("no picture: it needs matplotlib; run pip install 'minidl[plot]'")
+        return print("no picture: it needs matplotlib; run pip install matplotlib")
     figure = Figure((5.2, 5.8), layout="constrained")
     axes = figure.add_subplot(xlim=(-3, 3), ylim=(-3, 3), aspect="equal", xlabel="$x_1$", ylabel="$x_2$",
                               title=f"A perceptron's line before (dashed) and after {len(lines) - 1} passes")

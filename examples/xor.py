@@ -23,7 +23,7 @@ def draw(nets, right, x, labels):
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        return print("no picture: it needs matplotlib; run pip install 'minidl[plot]'")
+        return print("no picture: it needs matplotlib; run pip install matplotlib")
     grid = np.meshgrid(np.linspace(-2.5, 2.5, 300), np.linspace(-2.5, 2.5, 300))
     places = Tensor(np.stack(grid, axis=2).reshape(-1, 2).astype(np.float32))
     figure = Figure((9, 4.9), layout="constrained")

@@ -52,6 +52,7 @@ LEFT_OUT = {
     r"pytest -m gpu": "needs a GPU; without one it skips all",
     r"/accuracy\.py": "runs train.py many times",
     r"-hosts": "needs other machines",
+    r"\btwine\b|-m build|http\.server|index-url": "a step of a release",
 }
 OF_THE_CHECKOUT = re.compile(r"examples/|benchmarks/|tests/|docs/|pytest|ruff|mypy|mkdocs|pre-commit|\.ci/|\[dev|\[test"
                              r"|\[docs|cuda13,dev")
@@ -321,7 +322,7 @@ def main() -> int:
     parser.add_argument("--outputs", type=Path, metavar="FOLDER", help="keep what each command printed")
     options = parser.parse_args()
     if importlib.util.find_spec("PIL") is None:
-        parser.error("Pillow is not installed, so the pages' pictures cannot be made; run pip install 'minidl[image]'")
+        parser.error("Pillow is not installed, so the pages' pictures cannot be made; run pip install -e '.[image]'")
     signal.signal(signal.SIGINT, signal.default_int_handler)      # else what a shell ignores in the background stays so
     results = []
     for python, version in map(full_path, options.python or [sys.executable]):

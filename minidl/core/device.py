@@ -13,6 +13,8 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from .host import install
+
 Array = Any                                # of a backend: numpy.ndarray or cupy.ndarray
 DType = np.dtype | type | str | None       # what names a dtype
 
@@ -94,14 +96,14 @@ def _missing() -> str:
     """What keeps this machine from computing with CUDA and the way out; empty where nothing does."""
     gpu = has_nvidia_gpu()
     if importlib.util.find_spec("cupy") is None:
-        return ("CuPy is not installed; run pip install 'minidl[cuda13]' (or 'minidl[cuda12]' for a driver older than "
-                "580)" if gpu else "there is no NVIDIA GPU here (and no CuPy); use a machine that has one")
+        return (f"CuPy is not installed; run {install('cuda13')} (or {install('cuda12')} for a driver older than 580)"
+                if gpu else "there is no NVIDIA GPU here (and no CuPy); use a machine that has one")
     try:
         import cupy
     except ImportError as error:           # CuPy's own message has rulers of "=" around its text
         lines = [line.strip() for line in str(error).splitlines() if line.strip(" =")] or ["no reason given"]
         reason = lines[-1] if "Original error:" in lines else lines[0]
-        return f"CuPy cannot be imported ({reason}); install it anew, 'minidl[cuda13]'"
+        return f"CuPy cannot be imported ({reason}); install it anew: {install('cuda13')}"
     runtime = cupy.cuda.runtime
     try:
         if runtime.getDeviceCount():
@@ -109,8 +111,8 @@ def _missing() -> str:
     except runtime.CUDARuntimeError as error:
         if "InsufficientDriver" in str(error) and gpu:
             return (f"the NVIDIA driver is too old for CUDA {_version(runtime.runtimeGetVersion())}, which CuPy was "
-                    f"built for (the driver knows {_version(runtime.driverGetVersion())}); update the driver or "
-                    "install 'minidl[cuda12]' in place of 'minidl[cuda13]'")
+                    f"built for (the driver knows {_version(runtime.driverGetVersion())}); update the driver, or "
+                    f"run pip uninstall cupy-cuda13x, then {install('cuda12')}")
     return "there is no NVIDIA GPU that CUDA can use here; use a machine that has one"
 
 

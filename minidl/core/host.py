@@ -1,9 +1,14 @@
-"""What surrounds a run: where files are kept between runs, and whether there is anything to print to."""
+"""What surrounds a run: where files are kept between runs, what pip is to bring, and whether there is anything to
+print to."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]             # of a checkout, or site-packages
 
 
 def cache_folder() -> Path:
@@ -15,6 +20,29 @@ def cache_folder() -> Path:
     """
     own = os.environ.get("MINIDL_CACHE")
     return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minidl"
+
+
+def install(extra: str) -> str:
+    """The command that brings what an extra needs: in a checkout the extra itself, elsewhere its packages, since minidl
+    may be on no index. Every message that names an extra takes it from here."""
+    if not (ROOT / "setup.cfg").exists():
+        names = " ".join(map(shlex.quote, requirements(extra)))
+        return f"pip install {names or f'the packages of the extra {extra!r} of minidl'}"
+    here = "." if os.path.samefile(".", ROOT) else ROOT
+    return f"pip install -e {shlex.quote(f'{here}[{extra}]')}"
+
+
+def requirements(extra: str = "") -> list[str]:
+    """What the installed minidl says that it needs, or that an extra needs: ["numpy>=2", ...]; [] if minidl is not
+    installed."""
+    from importlib import metadata  # which takes longer than the rest of this module
+
+    try:
+        lines = [line.partition(";") for line in metadata.requires("minidl") or []]
+    except metadata.PackageNotFoundError:
+        return []
+    wanted = [extra] if extra else []
+    return [name.strip() for name, _, mark in lines if re.findall(r"""extra == ['"]([\w-]+)""", mark) == wanted]
 
 
 def can_print(stream: object) -> bool:

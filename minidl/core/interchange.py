@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .device import is_cuda
+from .host import install
 from .mode import mode
 from .tensor import Tensor, wrap
 
@@ -46,8 +47,8 @@ def from_dlpack(x: object) -> Tensor:
         else:
             array = np.from_dlpack(x)
     except ImportError as error:
-        raise ImportError(f"from_dlpack: the array is on a GPU but CuPy cannot be imported ({error}); run pip install "
-                          "'minidl[cuda13]', or bring the array to the CPU") from None
+        raise ImportError(f"from_dlpack: the array is on a GPU but CuPy cannot be imported ({error}); run "
+                          f"{install('cuda13')}, or bring the array to the CPU") from None
     except (TypeError, ValueError, RuntimeError, BufferError) as error:
         raise type(error)(f"from_dlpack: a {type(x).__module__}.{type(x).__name__} cannot be shared ({error}); "
                           "convert or copy it first") from error

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core import rng
 from ..core.device import Array, is_cuda
+from ..core.host import install
 from ..ops.common.ranks import weight
 from ..ops.cpu import parallel
 from . import witness
@@ -33,13 +34,13 @@ def together(found: Launched) -> MPI.Comm:
         from mpi4py import MPI
     except ImportError as error:
         raise ImportError(f"distributed: {found.by} has started {found.size} processes but mpi4py cannot be imported "
-                          f"({error}); run pip install 'minidl[mpi]', or start one process without it") from None
+                          f"({error}); run {install('mpi')}, or start one process without it") from None
     comm = MPI.COMM_WORLD.Dup()
     if (comm.rank, comm.size) != (found.rank, found.size):
         raise ValueError(f"distributed: {found.by} says that this is rank {found.rank} of {found.size} but MPI "
                          f"({' '.join(MPI.Get_library_version().split()[:3])}) finds rank {comm.rank} of {comm.size}; "
-                         "start with the mpiexec of that MPI, which pip install 'minidl[mpi]' brings, or build mpi4py "
-                         "with yours")
+                         f"start with the mpiexec of that MPI, which {install('mpi')} brings, or build mpi4py with "
+                         "yours")
     return comm
 
 

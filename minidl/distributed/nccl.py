@@ -10,6 +10,7 @@ import numpy as np
 
 from ..core import pools
 from ..core.device import Array, resolve
+from ..core.host import install
 
 if TYPE_CHECKING:
     from .mpi import Mpi
@@ -101,7 +102,7 @@ def _gpu() -> tuple[str, str]:
         from cupy.cuda import nccl
 
         if not nccl.available:
-            raise ValueError("CuPy finds no NCCL; run pip install 'minidl[nccl13]' (or 'minidl[nccl12]')")
+            raise ValueError(f"CuPy finds no NCCL; run {install('nccl13')} (or {install('nccl12')})")
     except (ValueError, ImportError) as error:
         return "", str(error)
     device = cupy.cuda.Device()

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from ..core.device import Array, DType, is_array, to_device, to_numpy
+from ..core.host import install
 from ..core.mode import Listener, mode, no_grad
 from ..core.tensor import Tensor
 from ..core.version import __version__
@@ -52,7 +53,7 @@ def export(net: Callable[..., Tensor | tuple[Tensor, ...]], path: str | os.PathL
     try:
         import onnx
     except ImportError:
-        raise ImportError("onnx.export: needs the package onnx; run pip install 'minidl[onnx]'") from None
+        raise ImportError(f"onnx.export: needs the package onnx; run {install('onnx')}") from None
     inputs = tuple(each if isinstance(each, Tensor) else Tensor(each)
                    for each in (example if isinstance(example, tuple) else (example,)))
     for t in inputs:

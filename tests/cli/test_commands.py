@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import configparser
 import contextlib
 import os
 import platform
+import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -19,7 +22,8 @@ import pytest
 
 import minidl
 from minidl import data, nn, zoo
-from minidl.core import device
+from minidl.core import device, host
+from minidl.core.host import install
 from minidl.tools import cli
 from minidl.tools.cli import doctor
 from minidl.tools.cli.common import typed
@@ -379,6 +383,31 @@ def test_a_package_that_cannot_be_imported_or_is_old_fails(tmp_path: Path, monke
     assert "-> pip install --force-reinstall 'h5py>=" in out
 
 
+def test_a_hint_names_what_the_user_can_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(host.ROOT)
+    assert install("plot") == "pip install -e '.[plot]'"
+    monkeypatch.chdir(tmp_path)
+    assert shlex.split(install("plot")) == ["pip", "install", "-e", f"{host.ROOT}[plot]"]
+    monkeypatch.setattr(host, "ROOT", tmp_path)                # as in site-packages
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: [
+        "numpy>=2", 'matplotlib>=3.7; extra == "plot"', 'mpi4py>=4; extra == "mpi"', "mpich; extra == 'mpi'"])
+    assert install("plot") == "pip install 'matplotlib>=3.7'"
+    assert install("mpi") == "pip install 'mpi4py>=4' mpich"
+    assert host.requirements() == ["numpy>=2"]
+    assert install("onnx") == "pip install the packages of the extra 'onnx' of minidl"       # a folder that was copied
+
+
+def test_no_message_names_an_extra_by_itself_or_one_that_is_not_there() -> None:
+    """What `install` is asked for is an extra of setup.cfg, and nothing else says how to install one."""
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(host.ROOT / "setup.cfg", encoding="utf-8")
+    sources = "".join(file.read_text(encoding="utf-8") for file in (host.ROOT / "minidl").rglob("*.py"))
+    asked = set(re.findall(r"""\binstall\(["'](\w+)["']\)""", sources)) | {extra for _, extra in doctor.EXTRAS.values()}
+    assert len(asked) > 8
+    assert asked <= set(config["options.extras_require"])
+    assert "minidl[" not in sources
+
+
 def test_extras_that_are_lacking_have_their_command(without: Callable[..., None],
                                                     capsys: pytest.CaptureFixture[str]) -> None:
     without(*doctor.EXTRAS)
@@ -386,7 +415,7 @@ def test_extras_that_are_lacking_have_their_command(without: Callable[..., None]
     assert status == 0
     for name, (_, extra) in doctor.EXTRAS.items():
         assert any(line.startswith(f"  lacks {name}, ") for line in out.splitlines())
-        assert f"-> pip install 'minidl[{extra}]'" in out
+        assert f"-> {install(extra)}\n" in out
 
 
 def test_what_ranks_need_has_its_command(monkeypatch: pytest.MonkeyPatch, without: Callable[..., None],
@@ -397,7 +426,7 @@ def test_what_ranks_need_has_its_command(monkeypatch: pytest.MonkeyPatch, withou
     mpi, launcher = doctor.ranks()
     assert (mpi.state, launcher.state, launcher.text) == ("lacks", "lacks", "no mpiexec, which starts them")
     assert mpi.text.startswith("mpi4py: one process trains (")
-    assert mpi.cure == launcher.cure == "pip install 'minidl[mpi]'"
+    assert mpi.cure == launcher.cure == install("mpi")
     (tmp_path / "mpiexec").touch()
     assert list(doctor.ranks())[1] == ("ok", f"{tmp_path / 'mpiexec'}, which starts them", "")
 
@@ -412,7 +441,7 @@ def test_a_gpu_without_cupy_has_its_command(monkeypatch: pytest.MonkeyPatch, wit
     minidl.device._missing.cache_clear()
     assert status == 0
     assert "ok    GPU NVIDIA H200, driver 580.1" in out
-    assert "lacks CuPy is not installed: nets run on the CPU\n        -> pip install 'minidl[cuda13]'" in out
+    assert f"lacks CuPy is not installed: nets run on the CPU\n        -> {install('cuda13')}" in out
 
 
 def test_a_gpu_is_described(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import configparser
+import email
+import functools
+import http.server
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import threading
 import zipfile
 from pathlib import Path
 
@@ -19,9 +24,9 @@ ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "
 LEFT = {".git", ".venv", "venv", "build", "dist", "runs", "data"}      # at the top of a checkout, of no package
 NOT_SHIPPED = ("__pycache__", ".pyc", ".so", ".o")
 IN_AN_SDIST = ["setup.cfg", "pyproject.toml", "MANIFEST.in", "train.py", "conftest.py", "LICENSE", "README.md",
-               "CHANGELOG.md", "CONTRIBUTING.md", "PKG-INFO", "docs/architecture.md", "docs/roofline.png",
-               "tests/conftest.py", "tests/cases.py", "benchmarks/render.py", "zoo/lenet5.py", "minidl/zoo/lenet5.py",
-               ".ci/run", ".ci/coverage.cfg", "minidl/ops/cuda/conv/README.md"]
+               "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "Dockerfile", "PKG-INFO", "docs/architecture.md",
+               "docs/roofline.png", "tests/conftest.py", "tests/cases.py", "benchmarks/render.py", "zoo/lenet5.py",
+               "minidl/zoo/lenet5.py", ".ci/run", ".ci/coverage.cfg", "minidl/ops/cuda/conv/README.md"]
 
 
 def build(what: str, source: Path, target: Path) -> Path:
@@ -70,8 +75,9 @@ def shipped(folder: Path) -> set[str]:
 
 def test_an_sdist_is_complete(sdist: Path) -> None:
     held = {path.relative_to(sdist).as_posix() for path in sdist.rglob("*") if path.is_file()}
-    wanted = {*IN_AN_SDIST, *(name for top in ("minidl", "zoo", "tests", "docs", "examples", "benchmarks")
-                              for name in shipped(Path(top)) if "_cache" not in name and ".egg-info" not in name)}
+    tops = "minidl", "zoo", "tests", "docs", "examples", "benchmarks", "notebooks"
+    wanted = {*IN_AN_SDIST, *(name for top in tops for name in shipped(Path(top))
+                              if "_cache" not in name and ".egg-info" not in name)}
     assert wanted - held == set()
 
 
@@ -97,18 +103,70 @@ def test_a_wheel_has_the_command_and_the_extras(wheel: Path) -> None:
         assert f"Provides-Extra: {extra}\n" in metadata
 
 
+def test_a_wheel_says_what_it_is_and_for_whom(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = [name for name in file.namelist() if name.endswith("/METADATA")]
+        fields = email.message_from_bytes(file.read(name))
+    for field in ("Summary", "Keywords", "Maintainer", "License-Expression", "License-File"):
+        assert fields[field], field
+    classifiers = fields.get_all("Classifier")
+    newest = [classifier.rpartition(".")[2] for classifier in classifiers if "Python :: 3." in classifier]
+    assert fields["Requires-Python"] == f">=3.{newest[0]}"
+    assert newest == [str(minor) for minor in range(int(newest[0]), int(newest[-1]) + 1)]
+    kinds = {classifier.split(" :: ")[0] for classifier in classifiers}
+    assert {"Development Status", "Intended Audience", "Operating System", "Topic", "Typing"} <= kinds
+    assert fields.get_payload().startswith("# minidl\n")
+
+
 @pytest.mark.slow
 def test_an_unpacked_wheel_works_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         file.extractall(tmp_path / "site")
     code = ("import sys; sys.path.insert(0, sys.argv.pop(1)); import runpy, minidl.zoo; print(minidl.zoo.__file__); "
+            "from minidl.core.host import install; print(install('plot')); "
             "sys.argv[0] = 'minidl'; runpy.run_module('minidl', run_name='__main__')")
     done = subprocess.run([sys.executable, "-I", "-c", code, str(tmp_path / "site"), "models"], cwd=tmp_path,
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    first, *lines = done.stdout.splitlines()
+    first, hint, *lines = done.stdout.splitlines()
     assert first == str(tmp_path / "site" / "minidl" / "zoo" / "__init__.py")
+    assert hint == "pip install 'matplotlib>=3.7'"
     assert any(line.startswith("lenet5 ") for line in lines)
+
+
+@pytest.mark.deep
+def test_a_wheel_is_installed_from_an_index(wheel: Path, tmp_path: Path) -> None:
+    """A folder on this machine, by the protocol of all indexes: what lies in minidl/ are its files."""
+    shelf = tmp_path / "index" / "minidl"
+    shelf.mkdir(parents=True)
+    shutil.copy(wheel, shelf)
+    files = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(shelf.parent))
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), files) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        install = ["install", "--no-deps", "--no-cache-dir", "--target", "site", "--index-url",
+                   f"http://127.0.0.1:{server.server_port}/", "minidl"]
+        done = subprocess.run([sys.executable, "-m", "pip", *install], cwd=tmp_path, capture_output=True, text=True,
+                              check=False, env={**own, "PIP_CONFIG_FILE": os.devnull, "NO_PROXY": "*"})
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site/bin/minidl").exists()
+    code = ("import minidl; from minidl.tools.cli import main; print(minidl.__file__, flush=True); "
+            "raise SystemExit(main(['doctor', '--test']))")
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False,
+                          env={**own, "PYTHONPATH": str(tmp_path / "site")})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith(str(tmp_path / "site/minidl/__init__.py"))
+
+
+def test_the_container_has_a_python_and_extras_that_are_known() -> None:
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(ROOT / "setup.cfg", encoding="utf-8")
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    named = ",".join(re.findall(r"EXTRAS=([\w,]+)", text)).split(",")
+    assert {"plot", "cuda13"} <= set(named) <= set(config["options.extras_require"])
+    (version,) = re.findall(r"^FROM python:([\d.]+)-slim$", text, re.MULTILINE)
+    assert f"Python :: {version}\n" in config["metadata"]["classifiers"]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import pytest
 
 import minidl
 from minidl import data, nn, ops, zoo
+from minidl.core.host import install
 from minidl.data.sets.picture import read_picture
 from minidl.tools import cli
 from minidl.tools.cli import predict
@@ -145,7 +146,7 @@ def test_without_pillow_the_extra_is_named(watching: Watching, without: Callable
                                            capsys: pytest.CaptureFixture[str]) -> None:
     without("PIL")
     assert cli.main(["predict", "--weights", "W.h5", "one.png"]) == 2
-    assert "predict: Pillow is not installed; run pip install 'minidl[image]'" in capsys.readouterr().err
+    assert f"predict: Pillow is not installed; run {install('image')}\n" in capsys.readouterr().err
 
 
 def test_a_weights_file_alone_is_enough(capsys: pytest.CaptureFixture[str]) -> None:

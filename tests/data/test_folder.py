@@ -21,6 +21,7 @@ import pytest
 
 import minidl
 from minidl import nn
+from minidl.core.host import install
 from minidl.data import from_folder, own_splits, train_and_test
 from minidl.data.chance import chances, for_the_test
 from minidl.tools import cli
@@ -162,7 +163,7 @@ def test_without_pillow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.M
             raise ImportError(name)
         return real(name, *given, **options)
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"^from_folder: Pillow is not installed; run pip install 'minidl\[image\]'$"):
+    with pytest.raises(ImportError, match=re.escape(f"from_folder: Pillow is not installed; run {install('image')}")):
         from_folder(tmp_path, 8)
 
 

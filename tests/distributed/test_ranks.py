@@ -1,6 +1,6 @@
 """Several ranks on the CPU: the numbers of one process, on any number of them.
 
-Needs mpi4py and an mpiexec of the same MPI: pip install 'minidl[mpi]' brings both. MPIEXEC names another one.
+Needs mpi4py and an mpiexec of the same MPI: pip install -e '.[mpi]' brings both. MPIEXEC names another one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROOT = HERE.parents[1]
 BESIDE = Path(sys.executable).parent / "mpiexec"
 MPIEXEC = os.environ.get("MPIEXEC") or (str(BESIDE) if BESIDE.exists() else shutil.which("mpiexec"))
 needs_mpi = pytest.mark.skipif(find_spec("mpi4py") is None or MPIEXEC is None,
-                               reason="mpi4py or mpiexec is missing: pip install 'minidl[mpi]'")
+                               reason="mpi4py or mpiexec is missing: pip install -e '.[mpi]'")
 TINY = 1e-12
 GPUS = len(list(Path("/dev").glob("nvidia[0-9]")))
 
@@ -405,7 +405,7 @@ def test_a_launcher_of_another_mpi_is_told_apart() -> None:
                           env=surroundings(SLURM_PROCID="1", SLURM_STEP_NUM_TASKS="3"))
     assert done.returncode == 2
     assert re.fullmatch(r"minidl: error: rank 1: distributed: srun says that this is rank 1 of 3 but MPI \(.*\) finds "
-                        r"rank 0 of 1; start with the mpiexec of that MPI, which pip install 'minidl\[mpi\]' brings, "
+                        r"rank 0 of 1; start with the mpiexec of that MPI, which pip install -e '\.\[mpi\]' brings, "
                         r"or build mpi4py with yours\n", done.stderr)
 
 

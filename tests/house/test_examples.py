@@ -62,7 +62,7 @@ def test_an_example_draws_a_picture_where_it_can(name: str, tmp_path: Path) -> N
     (tmp_path / "hidden/matplotlib.py").write_text("raise ImportError", encoding="utf-8")
     hidden = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True,
                             env={**os.environ, "PYTHONPATH": f"{tmp_path / 'hidden'}{os.pathsep}{ROOT}"})
-    assert hidden.stdout.startswith("no picture: it needs matplotlib; run pip install 'minidl[plot]'\n")
+    assert hidden.stdout.startswith("no picture: it needs matplotlib; run pip install matplotlib\n")
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     from matplotlib.image import imread
 

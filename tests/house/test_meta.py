@@ -90,7 +90,8 @@ def test_facts_of_a_primitive_fit_each_other() -> None:
 
 # ---------------------------------------------------------------- rooms
 CORE, OPS, CUDA = "minidl/core", "minidl/ops", "minidl/ops/cuda"
-BASE = ("numpy", *(f"{CORE}/{name}" for name in ("contexts", "mode", "tensor", "by_tensor", "device", "rng")), OPS)
+BASE = ("numpy", *(f"{CORE}/{name}" for name in ("contexts", "mode", "tensor", "by_tensor", "device", "host",
+                                                   "rng")), OPS)
 NN = tuple(f"minidl/nn/{name}" for name in ("__init__", "containers", "habits", "init", "layers", "losses", "module",
                                             "parameter", "table"))         # all but weights
 NAMES = {"arrays": ("arrange", "basic", "contraction", "indexing", "methods", "operators", "select", "shapes",
@@ -120,12 +121,13 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{CORE}/version", ()),
     (f"{CORE}/host", ()),
     (f"{CORE}/rng", ("numpy",)),
-    (f"{CORE}/device", ("numpy", "cupy")),
+    (f"{CORE}/device", ("numpy", "cupy", f"{CORE}/host")),
     (f"{CORE}/pools", ("numpy", "cupy")),
     (f"{CORE}/tensor", ("numpy", f"{CORE}/mode", f"{CORE}/device")),
     (f"{CORE}/by_tensor", (f"{CORE}/tensor",)),
     (f"{CORE}/gradcheck", ("numpy", f"{CORE}/mode", f"{CORE}/rng", f"{CORE}/tensor")),
-    (f"{CORE}/interchange", ("numpy", "cupy", f"{CORE}/mode", f"{CORE}/device", f"{CORE}/tensor")),
+    (f"{CORE}/interchange", ("numpy", "cupy", f"{CORE}/mode", f"{CORE}/device", f"{CORE}/host",
+                             f"{CORE}/tensor")),
     (GEOMETRY, ()),
     (f"{COMMON}/geometry/attention", ("numpy", f"{COMMON}/primitives")),
     (f"{COMMON}/geometry/layouts", ()),
@@ -146,7 +148,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{COMMON}/choice", ("numpy", f"{COMMON}/primitives")),
     (f"{OPS}/cpu", (*FACTS, f"{OPS}/cpu")),
     (f"{CUDA}/launch", ("numpy", "cupy", f"{CORE}/device", f"{CORE}/pools", f"{COMMON}/sources", f"{CUDA}/launch")),
-    (f"{CONV}/product/fft", (*SHELVES, "cupyx")),
+    (f"{CONV}/product/fft", (*SHELVES, "cupyx", f"{CORE}/host")),
     *((f"{CONV}/{shelf}", (*SHELVES, f"{CONV}/{shelf}")) for shelf in ("papers", "product", "resident")),
     *((f"{CONV}/{common}", (*LAUNCHERS, f"{CORE}/host", f"{CORE}/mode", f"{CORE}/pools", f"{CORE}/version",
                             f"{CONV}/auto", f"{CUDA}/reduce/__init__"))
@@ -180,7 +182,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/data/chance", ("numpy", f"{CORE}/rng")),
     ("minidl/data/items", ("numpy",)),
     ("minidl/data/sets/files", ()),
-    ("minidl/data/sets/picture", ("numpy", "PIL", "minidl/data/sets/files")),
+    ("minidl/data/sets/picture", ("numpy", "PIL", f"{CORE}/host", "minidl/data/sets/files")),
     ("minidl/data/sets/table", ("numpy", "minidl/data/chance", "minidl/data/items", "minidl/data/sets/files")),
     ("minidl/data/sets/folder", ("numpy", "minidl/data/chance", "minidl/data/sets/datasets", "minidl/data/sets/picture",
                                  "minidl/data/sources")),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
+import html
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -54,9 +57,10 @@ def test_the_reference_has_every_op() -> None:
     assert {name for name, value in functions.items() if not is_shown(value)} == set()
 
 
-def test_docstrings_become_markdown() -> None:
+@pytest.mark.parametrize("file", ["docs/api/reference.py", "docs/site.py"])
+def test_what_the_site_does_with_text(file: str) -> None:
     pytest.importorskip("griffe", reason="the site's tools are not installed: pip install -e '.[docs]'")
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "api" / "reference.py")
+    spec = importlib.util.spec_from_file_location("of_the_site", ROOT / file)
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -66,17 +70,23 @@ def test_docstrings_become_markdown() -> None:
     assert done.failed == 0
 
 
-@pytest.mark.slow
-def test_the_site_builds_and_fetches_nothing(tmp_path: Path) -> None:
-    """From links into the repository: each is there, by its own name."""
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built from links into the repository: each is there, by its own name."""
     if not (ROOT / "mkdocs.yml").exists() or importlib.util.find_spec("material") is None:
         pytest.skip("the site's tools are not installed: pip install -e '.[docs]'")
     for link in (ROOT / "pages").iterdir():
         assert link.resolve() == ROOT / link.name
-    done = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
                           cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    pages = sorted(tmp_path.rglob("*.html"))
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_builds_and_fetches_nothing(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
     assert len(pages) > 30
     for page in pages:
         text = page.read_text(encoding="utf-8")
@@ -86,3 +96,34 @@ def test_the_site_builds_and_fetches_nothing(tmp_path: Path) -> None:
         if page.name != "404.html":                        # whose links are from the root of a server
             local = {url.partition("#")[0] for url in loaded + linked if "://" not in url}
             assert {url for url in local if url and not (page.parent / url).exists()} == set(), page
+
+
+@pytest.mark.slow
+def test_a_session_is_copied_as_a_program(site: Path) -> None:
+    """Material's button copies the attribute data-copy of a block."""
+    (material,) = site.glob("assets/javascripts/bundle.*.js")
+    assert "data-copy" in material.read_text(encoding="utf-8")
+    count = 0
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        copied = re.findall(r'<div class="language-pycon [^"]*" data-copy="([^"]*)">', text)
+        assert len(copied) == text.count("language-pycon"), page
+        for block in map(html.unescape, copied):
+            ast.parse(block)
+            assert ">>> " not in block
+            assert block.strip()
+        assert "# doctest:" not in text, page
+        assert not re.search(r'language-python highlight"><pre><span></span><code>[^>]*>&gt;&gt;&gt;', text), page
+        count += len(copied)
+    assert count > 200
+
+
+@pytest.mark.slow
+def test_search_ranks_the_notebook_last(site: Path) -> None:
+    """Material multiplies a page's score by its boost."""
+    entries = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))["docs"]
+    boosts = {entry["location"]: entry.get("boost", 1) for entry in entries}
+    notebook = {place: boost for place, boost in boosts.items() if place.startswith("docs/notebook/")}
+    assert len(notebook) > 100
+    assert set(notebook.values()) == {1e-4}
+    assert {boost for place, boost in boosts.items() if place not in notebook} == {1}

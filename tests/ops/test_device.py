@@ -16,6 +16,7 @@ import pytest
 
 import minidl
 from minidl.core import device
+from minidl.core.host import install
 
 MIB = 2**20
 
@@ -78,12 +79,12 @@ NO_GPU = "there is no NVIDIA GPU that CUDA can use here; use a machine that has 
 
 # what: (the machine, what is missing and the way out)
 MISSING: dict[str, tuple[dict[str, Any], str]] = {
-    "no CuPy": ({"gpu": True, "cupy": False}, "CuPy is not installed; run pip install 'minidl[cuda13]' (or "
-                                              "'minidl[cuda12]' for a driver older than 580)"),
+    "no CuPy": ({"gpu": True, "cupy": False}, f"CuPy is not installed; run {install('cuda13')} (or "
+                                              f"{install('cuda12')} for a driver older than 580)"),
     "neither": ({"gpu": False, "cupy": False}, "there is no NVIDIA GPU here (and no CuPy); use a machine that has one"),
     "old driver": ({"gpu": True, "count": TOO_OLD},
                    "the NVIDIA driver is too old for CUDA 13.2, which CuPy was built for (the driver knows 12.4); "
-                   "update the driver or install 'minidl[cuda12]' in place of 'minidl[cuda13]'"),
+                   f"update the driver, or run pip uninstall cupy-cuda13x, then {install('cuda12')}"),
     "no driver": ({"gpu": False, "count": TOO_OLD}, NO_GPU),   # CUDA calls a driver that is not there too old
     "no device": ({"gpu": False, "count": NO_DEVICE}, NO_GPU),
     "hidden device": ({"gpu": True, "count": NO_DEVICE}, NO_GPU),
@@ -134,7 +135,7 @@ LIBRARY = "libcudart.so.13: cannot open shared object file: No such file or dire
 @pytest.mark.parametrize("text", [LIBRARY, f"\n  {LIBRARY}\nsecond line\n"], ids=["a line", "lines"])
 def test_a_cupy_that_cannot_be_imported(text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken_cupy(monkeypatch, tmp_path, text)
-    assert device._missing() == f"CuPy cannot be imported ({LIBRARY}); install it anew, 'minidl[cuda13]'"
+    assert device._missing() == f"CuPy cannot be imported ({LIBRARY}); install it anew: {install('cuda13')}"
     assert device.resolve("auto") == "cpu"
     with pytest.raises(ValueError, match=r"^device: 'cuda' was asked for but CuPy cannot be imported \(libcudart"):
         device.resolve("cuda")

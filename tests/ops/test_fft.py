@@ -15,6 +15,7 @@ from tiers import tiered
 import minidl
 from minidl import Tensor, ops
 from minidl.core import device
+from minidl.core.host import install
 from minidl.lab.check_conv import ALWAYS, DIRECTIONS, Problem, drawn, random_shapes, used
 from minidl.ops.common.conv import fft
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry
@@ -237,7 +238,7 @@ def test_what_is_refused_on_cuda(on_cuda: Any, monkeypatch: pytest.MonkeyPatch) 
         raise ImportError("libcufft.so.12")
     monkeypatch.setattr(on_cuda, "_library", missing)
     assert on_cuda.refuses("dw", g, single) .startswith(
-        "cuFFT is not installed; run pip install 'minidl[cuda13]', or")
+        f"cuFFT is not installed; run {install('cuda13')}, or")
 
 
 def test_a_graph_takes_the_plans_of_an_eager_run_and_keeps_them(on_cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import math
+import pickle
 import re
 import struct
 import subprocess
@@ -328,6 +329,25 @@ def test_the_ending_says_the_format_and_the_bytes_are_fixed(name: str, start: by
         assert b"http" not in before
 
 
+DRAWN = {"curves": ([EPOCH],), "filters": ([[[[1.0]]]],), "confusion": ([0, 1], [1, 1])}
+
+
+@pytest.mark.parametrize("name", tiered(DRAWN, fast=1))
+def test_a_figure_is_returned_which_a_notebook_shows_and_a_path_writes_it(name: str, tmp_path: Path,
+                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """By IPython's protocol: it would show a figure of its own accord only where pyplot is imported."""
+    monkeypatch.chdir(tmp_path)
+    figure = getattr(plot, name)(*DRAWN[name])
+    pixels, shown = figure._repr_png_()
+    assert pixels.startswith(b"\x89PNG")
+    assert shown["width"] == 384
+    assert imread(io.BytesIO(pixels)).shape[1] == 960           # which a dense screen needs
+    assert list(tmp_path.iterdir()) == []
+    getattr(plot, name)(*DRAWN[name], path="a.png")
+    assert (tmp_path / "a.png").read_bytes() == pixels
+    assert pickle.loads(pickle.dumps(figure))._repr_png_()[1] == shown
+
+
 # ---------------------------------------------------------------- filters
 def tiles(weights: np.ndarray) -> np.ndarray:
     """The image that filters_figure shows, one value (RGBA) per pixel."""
@@ -477,7 +497,7 @@ def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pyte
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
     (tmp_path / "metrics.jsonl").write_text(json.dumps(EPOCH) + "\n")
-    with pytest.raises(ImportError, match=r"plot: matplotlib cannot be imported \(.*\); run: pip install 'minidl\[pl"):
+    with pytest.raises(ImportError, match=r"plot: matplotlib cannot be imported \(.*\); run pip install .*plot\]"):
         plot.curves([EPOCH], tmp_path / "curves.png")
     assert plot.report(tmp_path).stat().st_size > 5000         # which does without
 
@@ -543,7 +563,7 @@ def test_tensorboard_leaves_out_what_is_no_number(tmp_path: Path) -> None:
 def test_without_tensorboardx_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("tensorboardX", "tensorboardX.event_file_writer"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=r"TensorBoard: tensorboardX cannot be imported \(.*\); run: pip install"):
+    with pytest.raises(ImportError, match=r"TensorBoard: tensorboardX cannot be imported \(.*\); run pip install"):
         plot.TensorBoard(tmp_path)
 
 

@@ -15,6 +15,7 @@ from test_weights import PREPROCESSING, Counted, Net, equal, net, same, tied
 
 import minidl
 from minidl import nn, zoo
+from minidl.core.host import install
 from minidl.nn.weights import WeightsError, load, read_metadata, save
 
 HAS_SAFETENSORS = pytest.mark.skipif(not importlib.util.find_spec("safetensors"),
@@ -157,8 +158,8 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     (tmp_path / "w.safetensors").write_bytes(bytes(99))
     for act in (save, load):
-        message = (f"{act.__name__}: a .safetensors file needs the package safetensors; run pip install "
-                   "'minidl[safetensors]'")
+        message = (f"{act.__name__}: a .safetensors file needs the package safetensors; run "
+                   f"{install('safetensors')}")
         with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
             act(net(), tmp_path / "w.safetensors")
     assert len((tmp_path / "w.safetensors").read_bytes()) == 99

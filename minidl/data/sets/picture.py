@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...core.host import install
 from .files import open_file
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def read_picture(who: str, path: str | os.PathLike[str], size: tuple[int, int], 
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
-        raise ImportError(f"{who}: Pillow is not installed; run pip install 'minidl[image]'") from None
+        raise ImportError(f"{who}: Pillow is not installed; run {install('image')}") from None
     named = FORMATS.get(Path(path).suffix.lower())
     formats = [named] if named else sorted({*FORMATS.values()})
     with open_file(who, path) as file:

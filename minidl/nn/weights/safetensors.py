@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from ...core.host import install
 from ..habits import without_counts
 from .common import DTYPES, File, Kind, WeightsError, allowance, as_text, choose_another, describe, of_text, too_much
 
@@ -28,8 +29,8 @@ def _package(op: str) -> ModuleType:
     try:
         import safetensors.numpy
     except ImportError:
-        raise ImportError(f"{op}: a .safetensors file needs the package safetensors; run pip install "
-                          "'minidl[safetensors]'") from None
+        raise ImportError(f"{op}: a .safetensors file needs the package safetensors; run "
+                          f"{install('safetensors')}") from None
     return safetensors
 
 

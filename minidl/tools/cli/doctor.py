@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib
-import importlib.metadata
 import itertools
 import os
 import platform
@@ -20,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...core.host import install, requirements
 from .common import Parser, add_json, run, say, say_json
 
 SECONDS = 5.0                              # that an answer of the network, or of nvidia-smi, is waited for
@@ -130,11 +130,7 @@ def core() -> Iterator[Finding]:
 
 def required() -> dict[str, str]:
     """The core packages with their oldest versions, as the metadata of the installed minidl say."""
-    try:
-        lines = importlib.metadata.requires("minidl") or []
-    except importlib.metadata.PackageNotFoundError:
-        lines = []                         # in a checkout that is not installed
-    found = [re.match(r"([\w-]+)>=([\d.]+)$", line.strip()) for line in lines if "extra" not in line]
+    found = [re.match(r"([\w-]+)>=([\d.]+)$", line) for line in requirements()]
     return {each[1]: each[2] for each in found if each} or {"numpy": "2", "h5py": "3.10", "tqdm": "4.60"}
 
 
@@ -223,7 +219,7 @@ def ranks() -> Iterator[Finding]:
     """MPI, by which several processes train together, and NCCL between GPUs."""
     from ...core import device
 
-    mpi = "pip install 'minidl[mpi]'"
+    mpi = install("mpi")
     try:
         import mpi4py
 
@@ -243,7 +239,7 @@ def ranks() -> Iterator[Finding]:
 
         version = nccl.get_version() if nccl.available else 0
         yield (Finding("ok", f"NCCL {version // 10000}.{version // 100 % 100}, between GPUs") if version else
-               Finding("lacks", "CuPy finds no NCCL: several ranks cannot use GPUs", "pip install 'minidl[nccl13]'"))
+               Finding("lacks", "CuPy finds no NCCL: several ranks cannot use GPUs", install("nccl13")))
 
 
 def compiler() -> Iterator[Finding]:
@@ -304,7 +300,7 @@ def extras() -> Iterator[Finding]:
         except (ImportError, ValueError):  # somebody hid it
             there = False
         yield Finding("ok" if there else "lacks", f"{name}, for {what}",
-                      "" if there else f"pip install 'minidl[{extra}]'")
+                      "" if there else install(extra))
 
 
 def caches() -> Iterator[Finding]:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ...core.host import install
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -52,35 +54,39 @@ NOT_DRAWN = {"epoch", "step", "seconds", "images_per_second"}
 
 
 # ---------------------------------------------------------------- for a user
-def curves(metrics: Sequence[Metrics], path: Path_) -> None:
+def curves(metrics: Sequence[Metrics], path: Path_ | None = None) -> Figure:
     """Draw what `training.fit` returned, or `training.read_metrics` read, over the epochs: a panel for the loss, one
-    for each other metric, one for the learning rate.
+    for each other metric, one for the learning rate. Returns the figure, which a notebook shows.
 
     `train_x` and `test_x` share panel x; an accuracy is drawn in percent. What is not a finite number is left out, and
-    the legend counts it. path: .png, .svg or .pdf. Raises ValueError without an epoch, ImportError without matplotlib.
+    the legend counts it. path: a file to write, too: .png, .svg or .pdf. Raises ValueError without an epoch,
+    ImportError without matplotlib.
     """
-    _save(curves_figure(metrics, LIGHT), path)
+    return _shown(curves_figure(metrics, LIGHT), path)
 
 
-def filters(weights: np.ndarray, path: Path_) -> None:
+def filters(weights: np.ndarray, path: Path_ | None = None) -> Figure:
     """Draw a layer's filters (m,c,kh,kw) as small images, as Fig. 13 of Krizhevsky's report of 2009: in colour where c
-    is 3, grey where it is 1; for any other c each channel is a grey image of its own, one row per filter.
+    is 3, grey where it is 1; for any other c each channel is a grey image of its own, one row per filter. Returns the
+    figure, which a notebook shows.
 
     Each filter is scaled over all its channels: a weight of 0 is mid-grey, the largest |weight| of the filter is at the
-    end of the scale. path: .png, .svg or .pdf. Raises ValueError for another shape, ImportError without matplotlib.
+    end of the scale. path: a file to write, too: .png, .svg or .pdf. Raises ValueError for another shape, ImportError
+    without matplotlib.
     """
-    _save(filters_figure(weights, LIGHT), path)
+    return _shown(filters_figure(weights, LIGHT), path)
 
 
-def confusion(labels: Sequence[int] | np.ndarray, predictions: Sequence[int] | np.ndarray, classes: Sequence[str],
-              path: Path_) -> None:
+def confusion(labels: Sequence[int] | np.ndarray, predictions: Sequence[int] | np.ndarray, classes: Sequence[str] = (),
+              path: Path_ | None = None) -> Figure:
     """Draw how many images of each class (a row) were predicted as which (a column): labels (n,), predictions (n,).
+    Returns the figure, which a notebook shows.
 
-    classes: their names; () for numbers. path: .png, .svg or .pdf. Raises ValueError for other shapes or a label that
-    has no class, ImportError without matplotlib.
+    classes: their names; () for numbers. path: a file to write, too: .png, .svg or .pdf. Raises ValueError for other
+    shapes or a label that has no class, ImportError without matplotlib.
     """
     counts = count_pairs(labels, predictions, len(classes))
-    _save(confusion_figure(counts, classes or range(len(counts)), LIGHT), path)
+    return _shown(confusion_figure(counts, classes or range(len(counts)), LIGHT), path)
 
 
 def count_pairs(labels: Sequence[int] | np.ndarray, predictions: Sequence[int] | np.ndarray,
@@ -110,7 +116,7 @@ def new_figure(theme: Theme, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(f"plot: matplotlib cannot be imported ({error}); run: pip install 'minidl[plot]'") from None
+        raise ImportError(f"plot: matplotlib cannot be imported ({error}); run {install('plot')}") from None
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     return Figure((WIDTH, height), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08), facecolor=theme.paper)
@@ -144,11 +150,22 @@ def write(path: Path, content: bytes) -> Path:
     return path
 
 
-def _save(figure: Figure, path: Path_) -> None:
-    kind = Path(path).suffix[1:].lower()
-    if kind not in ("png", "svg", "pdf"):
-        raise ValueError(f"plot: '{path}' must end in .png, .svg or .pdf; rename it")
-    write(Path(path), rendered(figure, kind))
+def _shown(figure: Figure, path: Path_ | None) -> Figure:
+    """The figure that a function returns, in a file too if it has a path. A notebook shows figures by `_repr_png_`, or
+    only those of pyplot."""
+    if path is not None:
+        kind = Path(path).suffix[1:].lower()
+        if kind not in ("png", "svg", "pdf"):
+            raise ValueError(f"plot: '{path}' must end in .png, .svg or .pdf; rename it")
+        write(Path(path), rendered(figure, kind))
+    vars(figure)["_repr_png_"] = partial(in_a_notebook, figure)
+    return figure
+
+
+def in_a_notebook(figure: Figure) -> tuple[bytes, dict[str, int]]:
+    """A figure's pixels, and the size at which a notebook shows them, as IPython asks for it."""
+    width, height = (round(96 * inches) for inches in figure.get_size_inches())
+    return rendered(figure), {"width": width, "height": height}
 
 
 def short(name: object, most: int = MAX_NAME) -> str:

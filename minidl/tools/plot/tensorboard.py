@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ...core.host import install
 from .figures import is_number
 
 
@@ -24,8 +25,8 @@ class TensorBoard:
         try:
             from tensorboardX.event_file_writer import EventsWriter
         except ImportError as error:
-            raise ImportError(f"TensorBoard: tensorboardX cannot be imported ({error}); run: "
-                              "pip install 'minidl[tensorboard]'") from None
+            raise ImportError(f"TensorBoard: tensorboardX cannot be imported ({error}); run "
+                              f"{install('tensorboard')}") from None
         os.makedirs(folder, exist_ok=True)
         self.writer = EventsWriter(os.path.join(folder, "events"))     # its SummaryWriter writes later, on a thread
 

@@ -10,7 +10,7 @@ read a plan's tables. A plan with memory of its own is not captured: two of a gr
 `auto` tries it where its count of multiplications is far below the formula's. That measures in a graph, behind an eager
 call that makes the plans, so what it chooses runs in both: a step that is compiled runs eagerly before it is captured.
 
-cuFFT is a library of its own, which CuPy does not bring, but minidl[cuda13] does.
+cuFFT is a library of its own, which CuPy does not bring, but the extra cuda13 does.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import cupy
 import numpy as np
 
 from .....core import device
+from .....core.host import install
 from ....common.conv import fft
 from ....common.geometry import ConvGeometry
 from ....common.primitives import Array
@@ -49,7 +50,7 @@ def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
     try:
         _library()
     except ImportError:
-        return "cuFFT is not installed; run pip install 'minidl[cuda13]', or 'minidl[cuda12]' if CuPy is for CUDA 12"
+        return f"cuFFT is not installed; run {install('cuda13')}, or {install('cuda12')} if CuPy is for CUDA 12"
     if device.precision() != "fp32" and dtype == np.float32:
         return f"the precision is {device.precision()} but it computes in fp32 (minidl.set_precision)"
     t = fft.tiling(direction, g)
