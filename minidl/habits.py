@@ -8,6 +8,7 @@ in no row: a test looks. docs/from-pytorch.md is rendered from it, and from the 
 from __future__ import annotations
 
 import sys
+from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -248,6 +249,14 @@ class _Callable(ModuleType):
 _CALLED: dict[str, Any] = {"minidl.core.tensor": tensor, "minidl.core.device": resolve}
 
 
+def public(module: ModuleType) -> list[str]:
+    """What dir() and completion show of a module: its __all__, or of ops, which gathers its families' names, what is
+    not a module; and what all modules have."""
+    own = vars(module).get("__all__") or [name for name, value in vars(module).items()
+                                          if name[0] != "_" and not isinstance(value, ModuleType)]
+    return sorted({*own, *(name for name in vars(module) if name.startswith("__"))})
+
+
 def attach() -> None:
     """Make modules and classes say what to write for a name that they do not have."""
     for place, owner in {"Tensor": Tensor, "Module": nn.Module, "Optimizer": optim.Optimizer,
@@ -255,5 +264,6 @@ def attach() -> None:
         setattr(owner, "__getattr__", _asked_of(place))  # noqa: B010  # type checkers shall not see it
     for place in _MODULES[1:]:             # minidl itself asks from its own __getattr__
         vars(sys.modules[place])["__getattr__"] = lambda name, place=place: missing(place, name)
+        vars(sys.modules[place])["__dir__"] = partial(public, sys.modules[place])
     for name in _CALLED:
         sys.modules[name].__class__ = _Callable

@@ -1,5 +1,9 @@
 """The loop behind train.py, usable from Python: fit, evaluate, and the folder that a run leaves behind."""
 
+import sys
+from functools import partial
+
+from ..habits import public as _public
 from .callbacks import SaveBest, Step
 from .checkpoint import Interrupted
 from .loop import compiled_step, evaluate, fit, train_step
@@ -13,3 +17,4 @@ __all__ = [
     "compiled_step", "evaluate", "fit", "machine", "origin", "read_config", "read_metrics", "read_statistics",
     "top_k_accuracy", "train_step",
 ]
+__dir__ = partial(_public, sys.modules[__name__])

@@ -115,6 +115,36 @@ def test_ops_tell_their_types_at_run_time() -> None:
         assert typing.get_type_hints(op).keys() == {*inspect.signature(op).parameters, "return"}, name
 
 
+@pytest.mark.parametrize("room", [minidl, ops, nn, optim, data, training, plot], ids=lambda room: room.__name__)
+def test_completion_shows_public_names_alone(room: ModuleType) -> None:
+    shown = {name for name in dir(room) if not name.startswith("__")}
+    late = {"cli", "emulator", "layouts", "onnx", "plot", "training", "zoo"}
+    named = {"device", "tensor", "weights"} | late if room is minidl else set()
+    assert shown == (public(room) | named) - {"__version__"}
+    assert all(hasattr(room, name) for name in shown)
+    assert {"__doc__", "__name__"} <= {*dir(room)}
+
+
+def test_notebooks_complete_as_dir_shows() -> None:
+    jedi = pytest.importorskip("jedi", reason="jedi is not installed, by which IPython completes")
+
+    def completed(text: str) -> set[str]:
+        return {each.name for each in jedi.Interpreter(text, [{"minidl": minidl}]).complete()}
+    assert {name for name in completed("minidl.ops.") if name[0] != "_"} == public(ops)
+    assert {name for name in completed("minidl.optim.A")} == {"Adam", "AdamW"}
+    call, = {each.to_string() for each in jedi.Interpreter("minidl.ops.conv2d(", [{"minidl": minidl}]).get_signatures()}
+    assert call.startswith("conv2d(x: ")
+
+
+def test_a_signature_is_the_users() -> None:
+    for name in public(ops) - TABLES:
+        assert next(iter(inspect.signature(getattr(ops, name)).parameters)) != "k", name
+
+    def step(x: Tensor, rate: float = 0.1) -> Tensor:
+        return x * rate
+    assert inspect.signature(minidl.compile(step)) == inspect.signature(step)
+
+
 def test_few_values_may_be_anything() -> None:
     """Options and arguments that only a user's own function knows, and values of any kind that are computed with."""
     rooms = (SCRIPT.parents[2] / room for room in ("minidl", "zoo"))
