@@ -326,5 +326,9 @@ def require_name(what: str, name: object) -> None:
 def require_module(owner: Module, name: object, value: object) -> None:
     """Refuse what is not a Module where a layer is expected."""
     if not isinstance(value, Module):
-        raise TypeError(f"{type(owner).__name__}: layer {name} is a {type(value).__name__} but must be a Module; put "
-                        "functions into a Module's forward")
+        given, instead = f"a {type(value).__name__}", "put functions into a Module's forward"
+        if isinstance(value, type):
+            given, instead = f"the class {value.__name__}", f"make one, {value.__name__}(...)"
+        elif isinstance(value, (list, tuple)):
+            instead = f"give its entries one by one, {type(owner).__name__}(*layers)"
+        raise TypeError(f"{type(owner).__name__}: layer {name} is {given} but must be a Module; {instead}")
