@@ -330,6 +330,16 @@ def public(module: ModuleType) -> list[str]:
     return sorted({*own, *(name for name in vars(module) if name.startswith("__"))})
 
 
+def shown(place: str) -> None:
+    """Make a module's dir() show what is public, and its classes say what they take."""
+    module = sys.modules[place]
+    vars(module)["__dir__"] = partial(public, module)
+    for each in {base for found in vars(module).values() if isinstance(found, type) for base in found.__mro__}:
+        init = vars(each).get("__init__")
+        if each.__module__.startswith("minidl.") and init is not None and not hasattr(init, "__wrapped__"):
+            setattr(each, "__init__", told(init))  # noqa: B010  # type checkers shall not see it
+
+
 def attach() -> None:
     """Make modules and classes say what to write for a name that they do not have."""
     for place, owner in {"Tensor": Tensor, "Module": nn.Module, "Optimizer": optim.Optimizer,
@@ -337,11 +347,6 @@ def attach() -> None:
         setattr(owner, "__getattr__", _asked_of(place))  # noqa: B010  # type checkers shall not see it
     for place in _MODULES[1:]:             # minidl itself asks from its own __getattr__
         vars(sys.modules[place])["__getattr__"] = lambda name, place=place: missing(place, name)
-        vars(sys.modules[place])["__dir__"] = partial(public, sys.modules[place])
-    classes = {each for room in (nn, optim, data) for found in vars(room).values()
-               if isinstance(found, type) for each in found.__mro__ if each.__module__.startswith("minidl.")}
-    for each in classes:
-        if "__init__" in vars(each):
-            setattr(each, "__init__", told(vars(each)["__init__"]))  # noqa: B010  # type checkers shall not see it
+        shown(place)
     for name in _CALLED:
         sys.modules[name].__class__ = _Callable

@@ -1,10 +1,6 @@
 """The loop behind train.py, usable from Python: fit, evaluate, and the folder that a run leaves behind."""
 
-import sys
-from functools import partial
-
-from ..habits import public as _public
-from ..habits import told as _told
+from ..habits import shown as _shown
 from .callbacks import SaveBest, Step
 from .checkpoint import Interrupted
 from .loop import compiled_step, evaluate, fit, train_step
@@ -18,5 +14,4 @@ __all__ = [
     "compiled_step", "evaluate", "fit", "machine", "origin", "read_config", "read_metrics", "read_statistics",
     "top_k_accuracy", "train_step",
 ]
-evaluate, fit = _told(evaluate), _told(fit)
-__dir__ = partial(_public, sys.modules[__name__])
+_shown(__name__)

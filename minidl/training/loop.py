@@ -20,6 +20,7 @@ from ..core.mode import no_grad
 from ..core.tensor import Tensor, as_tensor
 from ..data.loader import drawn_apart
 from ..distributed import average
+from ..habits import told
 from ..nn.module import switched
 from ..ops.common.geometry import is_int
 from ..optim.rates.schedules import factor_at
@@ -161,6 +162,7 @@ def _means(totals: list[float], count: int, classes: bool, functions: Mapping[st
     return means
 
 
+@told
 def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader, *, epochs: int,
         schedule: optim.Schedule | Sequence[optim.Schedule] | None = None, loss: Function = ops.cross_entropy,
         metrics: Mapping[str, Function] | None = None, callbacks: Callback | Sequence[Callback] = (),
@@ -245,13 +247,13 @@ def _check_fit(optimizer: object, train: object, test: object, epochs: object, s
         raise ValueError(f"fit: epochs is {epochs!r} but must be an int of at least 0")
     if not hasattr(optimizer, "groups"):
         given = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
-        raise TypeError(f"fit: optimizer is {given} but must be one of minidl.optim, optim.Adam(net.parameters()) for "
-                        "example; with one of your own, write the loop: loss.backward(), your update")
+        raise TypeError(f"fit: optimizer is {given} but must be one of minidl.optim; make one, such as "
+                        "optim.Adam(net.parameters()); with one of your own, write the loop: loss.backward(), your update")
     for what, loader in (("train", train), ("test", test)):
         if not all(hasattr(loader, name) for name in ("device", "images_per_epoch", "set_epoch")):
             of = type(loader).__module__.partition(".")[0].replace("builtins", "")
-            raise TypeError(f"fit: {what} is a {of}{'.' * bool(of)}{type(loader).__name__} but must be a minidl "
-                            f"data.DataLoader; make one of the data itself, data.DataLoader({what}"
+            raise TypeError(f"fit: {what} is a {of}{'.' * bool(of)}{type(loader).__name__} but must be a "
+                            f"data.DataLoader of minidl; make one of the data itself, data.DataLoader({what}"
                             f"{'.dataset' if hasattr(loader, 'dataset') else ''}, batch_size); with batches of your "
                             "own, write the loop with training.train_step and training.evaluate")
     if isinstance(schedule, (list, tuple)) and all(map(callable, schedule)):

@@ -115,7 +115,7 @@ def test_ops_tell_their_types_at_run_time() -> None:
         assert typing.get_type_hints(op).keys() == {*inspect.signature(op).parameters, "return"}, name
 
 
-@pytest.mark.parametrize("room", [minidl, ops, nn, optim, data, training, plot], ids=lambda room: room.__name__)
+@pytest.mark.parametrize("room", [minidl, ops, nn, optim, data, training], ids=lambda room: room.__name__)
 def test_completion_shows_public_names_alone(room: ModuleType) -> None:
     shown = {name for name in dir(room) if not name.startswith("__")}
     late = {"cli", "emulator", "layouts", "onnx", "plot", "training", "zoo"}

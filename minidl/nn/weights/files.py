@@ -39,19 +39,17 @@ def _format(path: Path_) -> Any:
     return {".npz": npz, ".safetensors": safetensors}.get(Path(path).suffix.lower(), hdf5)
 
 
-# Endings by which others know their files: whose they are, and how one is made.
-_OTHERS = {**dict.fromkeys((".pt", ".pth"), ("PyTorch", "a state_dict for torch.save is "
-                                             "{name: torch.tensor(a) for name, a in net.state_dict().items()}")),
-           ".onnx": ("ONNX", "minidl.onnx.export(net, path, example) writes one"),
-           **dict.fromkeys((".keras", ".pkl", ".pickle", ".npy"), ("another program", "minidl writes none of these"))}
+# Endings by which others know their files.
+_OTHERS = {".pt": "PyTorch", ".pth": "PyTorch", ".onnx": "ONNX", ".keras": "Keras", ".pkl": "pickles", ".npy": "NumPy"}
 _TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"         # how torch.save began before it wrote archives
 
 
 def require_own_ending(op: str, path: Path_) -> None:
     """Refuse a name by which others would take a file for one of theirs."""
     if (others := _OTHERS.get(Path(path).suffix.lower())) is not None:
-        raise ValueError(f"{op}: '{path}' has the ending of a file of {others[0]} but would hold HDF5; choose .h5, "
-                         f".npz or .safetensors; {others[1]}")
+        raise ValueError(f"{op}: '{path}' has the ending of a file of {others} but would hold HDF5; choose .h5, .npz "
+                         "or .safetensors, or write for ONNX by minidl.onnx.export(net, path, example), for PyTorch by "
+                         "torch.save({name: torch.tensor(a) for name, a in net.state_dict().items()}, path)")
 
 
 # ---------------------------------------------------------------------- arrays by name

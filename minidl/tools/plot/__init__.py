@@ -4,13 +4,8 @@ matplotlib is imported when something is drawn. It is used through its objects a
 pyplot's figures nor its settings are touched.
 """
 
-import sys
-from functools import partial
-
-from ...habits import public as _public
 from .figures import confusion, curves, filters
 from .run import pictures, report
 from .tensorboard import TensorBoard
 
 __all__ = ["TensorBoard", "confusion", "curves", "filters", "pictures", "report"]
-__dir__ = partial(_public, sys.modules[__name__])
