@@ -247,15 +247,15 @@ def _check_fit(optimizer: object, train: object, test: object, epochs: object, s
         raise ValueError(f"fit: epochs is {epochs!r} but must be an int of at least 0")
     if not hasattr(optimizer, "groups"):
         given = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
-        raise TypeError(f"fit: optimizer is {given} but must be one of minidl.optim; make one, such as "
-                        "optim.Adam(net.parameters()); with one of your own, write the loop: loss.backward(), your update")
+        raise TypeError(f"fit: optimizer is {given} but must be one of minidl.optim; make one, such as optim.Adam("
+                        "net.parameters()), or with one of your own write the loop: loss.backward(), your update")
     for what, loader in (("train", train), ("test", test)):
         if not all(hasattr(loader, name) for name in ("device", "images_per_epoch", "set_epoch")):
             of = type(loader).__module__.partition(".")[0].replace("builtins", "")
             raise TypeError(f"fit: {what} is a {of}{'.' * bool(of)}{type(loader).__name__} but must be a "
                             f"data.DataLoader of minidl; make one of the data itself, data.DataLoader({what}"
-                            f"{'.dataset' if hasattr(loader, 'dataset') else ''}, batch_size); with batches of your "
-                            "own, write the loop with training.train_step and training.evaluate")
+                            f"{'.dataset' if hasattr(loader, 'dataset') else ''}, batch_size); with other "
+                            "batches, write the loop with training.train_step and training.evaluate")
     if isinstance(schedule, (list, tuple)) and all(map(callable, schedule)):
         if len(schedule) != len(optimizer.groups):
             raise ValueError(f"fit: schedule has {len(schedule)} functions but the optimizer has "
