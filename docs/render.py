@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))                                  # minidl as it lies here, installed or not
 
 from minidl import nn  # noqa: E402
-from minidl.habits import ADVICE  # noqa: E402
+from minidl.habits import ADVICE, OPTIONS  # noqa: E402
 from minidl.ops import create  # noqa: E402
 from minidl.ops.arrays import methods  # noqa: E402
 
@@ -57,17 +57,18 @@ def makers() -> list[str]:
             *(f"| `minidl.{name}` | {first_line(value)} |" for name, value in sorted(found.items()))]
 
 
-def advice(place: str) -> list[str]:
+def advice(table: dict[str, str]) -> list[str]:
     """A row per name that is not there; names with one answer share it."""
     rows: dict[str, list[str]] = {}
-    for name, instead in ADVICE[place].items():
+    for name, instead in table.items():
         rows.setdefault(plain(instead), []).append(f"`{name}`")
     return ["| PyTorch | here |", "|---|---|", *(f"| {', '.join(names)} | {says} |" for says, names in rows.items())]
 
 
 BLOCKS = {
     "Tensor": lambda: works(methods.Methods, methods.Conversions), "Module": lambda: works(nn.habits.Habits),
-    "create": makers, **{f"advice.{place}": lambda place=place: advice(place) for place in ADVICE},
+    "create": makers, **{f"advice.{place}": lambda table=table: advice(table) for place, table in ADVICE.items()},
+    **{f"options.{place}": lambda table=table: advice(table) for place, table in OPTIONS.items()},
 }
 
 

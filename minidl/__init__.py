@@ -10,6 +10,7 @@ The framework can be read in an afternoon, its compiler and its kernels in one m
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from . import data, display, distributed, habits, nn, ops, optim
@@ -76,6 +77,10 @@ def __getattr__(name: str) -> Any:
     if name in _LATE:
         return importlib.import_module(_LATE[name], __name__)
     habits.missing("minidl", name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*habits.public(sys.modules[__name__]), *_LATE, "device", "tensor", "weights"})
 
 
 habits.attach()

@@ -7,16 +7,19 @@ in no row: a test looks. docs/from-pytorch.md is rendered from it, and from the 
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Callable
+from functools import partial, wraps
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, cast
 
-from . import nn, ops, optim
+from . import data, nn, ops, optim
 from .core.device import resolve
 from .core.tensor import Tensor
-from .data import DataLoader
 from .ops.create import tensor
 
+F = TypeVar("F", bound=Callable[..., Any])
 _ON_NO_TAPE = (
     "sin cos tan asin acos atan sinh cosh erf floor ceil round trunc frac fmod remainder sign isnan isinf isfinite "
     "median mode quantile unique bincount histc nonzero cumprod kthvalue roll diagonal tril triu det inverse"
@@ -31,6 +34,10 @@ ADVICE: dict[str, dict[str, str]] = {
         "log2": "t.log() / math.log(2)",
         "log10": "t.log() / math.log(10)",
         "exp2": "2 ** t",
+        "logical_and": "a & b, of masks: (a != 0) & (b != 0)",
+        "logical_or": "a | b, of masks: (a != 0) | (b != 0)",
+        "logical_xor": "(a != 0) != (b != 0)",
+        "logical_not": "~mask, or t == 0",
         "count_nonzero": "(t != 0).sum()",
         "lerp": "x + (y - x) * weight",
         "addmm": "b + x @ y",
@@ -211,18 +218,54 @@ ADVICE: dict[str, dict[str, str]] = {
         "generator": "seed=",
     },
 }
+_BY_ITSELF = "leave it out: kernels are chosen by themselves"
+# What users of others write for an option, of a class and those that inherit it, or of a function.
+OPTIONS: dict[str, dict[str, str]] = {
+    "Module": {
+        "inplace": "leave it out: a result is a new Tensor, whose memory compiled steps use again",
+        "device": "net.to(device)",
+        "dtype": "net.to(dtype=...)",
+        "activation": "the activation as the next layer",
+        "padding_mode": "ops.pad(x, widths) before it",
+        "input_shape": "the number of inputs, which comes first",
+        "size_average": "reduction='mean' or 'sum'",
+        "reduce": "reduction='none', or 'mean'",
+    },
+    "Optimizer": {
+        "learning_rate": "lr=",
+        "maximize": "(-loss).backward()",
+        **dict.fromkeys(("foreach", "fused", "capturable", "differentiable"), _BY_ITSELF),
+        **dict.fromkeys(("clipnorm", "max_grad_norm"), "optim.clip_grad_norm(params, max_norm) before step()"),
+    },
+    "DataLoader": {
+        **ADVICE["DataLoader"],
+        **dict.fromkeys(("persistent_workers", "prefetch_factor"), ADVICE["DataLoader"]["num_workers"]),
+    },
+    "fit": {
+        "batch_size": "data.DataLoader(dataset, batch_size)",
+        "shuffle": "data.DataLoader(dataset, batch_size, shuffle=...)",
+        **dict.fromkeys(("validation_data", "val_data", "val_loader"), "test, the fourth argument"),
+        "validation_split": "data.random_split(dataset, [0.9, 0.1])",
+        **dict.fromkeys(("criterion", "loss_fn"), "loss="),
+        **dict.fromkeys(("scheduler", "lr_scheduler"), "schedule="),
+        "max_epochs": "epochs=",
+        "verbose": "progress= and say=",
+        "device": "net.to(device) and data.DataLoader(dataset, batch_size, device=...)",
+        "lr": "the optimizer's, as optim.Adam(net.parameters(), lr)",
+    },
+}
 _MODULES = ("minidl", "minidl.ops", "minidl.nn", "minidl.optim", "minidl.data")
 
 
 def missing(place: str, name: str) -> NoReturn:
     """Raise AttributeError that says what to write in place of a name."""
     advice = ADVICE[place].get(name)
-    if advice is None and place in ("minidl", "minidl.ops") and name in _ON_NO_TAPE.split():
-        advice = _NUMPY
     if advice is None and place != "minidl.ops" and callable(vars(ops).get(name)):
         advice = f"minidl.ops.{name}"
     if advice is None and place in ("minidl", "minidl.ops") and name[:1] != "_" and hasattr(Tensor, name):
         advice = f"t.{name}(...)"
+    if advice is None and place in ("minidl", "minidl.ops"):
+        advice = ADVICE["Tensor"].get(name)
     if advice is None:
         what = f"module {place!r}" if place in _MODULES else f"{place!r} object"
         raise AttributeError(f"{what} has no attribute {name!r}")
@@ -238,6 +281,37 @@ def _asked_of(place: str) -> Any:
     return __getattr__
 
 
+def told(function: F) -> F:
+    """A function, or a class's __init__, that says of arguments which it does not take what it takes, and what is in
+    the place of what others call an option."""
+    @wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise                      # the function's own
+            raise TypeError(_not_taken(function, arguments, options, error)) from None
+    return cast(F, call)
+
+
+def _not_taken(function: Callable[..., Any], arguments: tuple[object, ...], options: dict[str, object],
+               error: TypeError) -> str:
+    signature, method = inspect.signature(function), function.__name__ == "__init__"
+    owners = type(arguments[0]).__mro__ if method else (function,)
+    try:
+        words = str(error)
+        signature.bind(*arguments, **options)
+    except TypeError as why:
+        words = str(why)
+    name, takes = owners[0].__name__, [*signature.parameters][method:]
+    known = {option: each for owner in reversed(owners) for option, each in OPTIONS.get(owner.__name__, {}).items()}
+    instead = [f"; in place of {each}: {known[each]}" for each in options if each in known and each not in takes]
+    if method and any(isinstance(each, Tensor) for each in arguments):
+        instead.append(f"; make the layer first and call it then, {name}(...)(x)")
+    return f"{name}: {words}; it takes {', '.join(takes) or 'no arguments'}{''.join(instead)}"
+
+
 class _Callable(ModuleType):
     """A module that is called as PyTorch's function of its name is."""
 
@@ -248,12 +322,31 @@ class _Callable(ModuleType):
 _CALLED: dict[str, Any] = {"minidl.core.tensor": tensor, "minidl.core.device": resolve}
 
 
+def public(module: ModuleType) -> list[str]:
+    """What dir() and completion show of a module: its __all__, or of ops, which gathers its families' names, what is
+    not a module; and what all modules have."""
+    own = vars(module).get("__all__") or [name for name, value in vars(module).items()
+                                          if name[0] != "_" and not isinstance(value, ModuleType)]
+    return sorted({*own, *(name for name in vars(module) if name.startswith("__"))})
+
+
+def shown(place: str) -> None:
+    """Make a module's dir() show what is public, and its classes say what they take."""
+    module = sys.modules[place]
+    vars(module)["__dir__"] = partial(public, module)
+    for each in {base for found in vars(module).values() if isinstance(found, type) for base in found.__mro__}:
+        init = vars(each).get("__init__")
+        if each.__module__.startswith("minidl.") and init is not None and not hasattr(init, "__wrapped__"):
+            setattr(each, "__init__", told(init))  # noqa: B010  # type checkers shall not see it
+
+
 def attach() -> None:
     """Make modules and classes say what to write for a name that they do not have."""
     for place, owner in {"Tensor": Tensor, "Module": nn.Module, "Optimizer": optim.Optimizer,
-                         "DataLoader": DataLoader}.items():
+                         "DataLoader": data.DataLoader}.items():
         setattr(owner, "__getattr__", _asked_of(place))  # noqa: B010  # type checkers shall not see it
     for place in _MODULES[1:]:             # minidl itself asks from its own __getattr__
         vars(sys.modules[place])["__getattr__"] = lambda name, place=place: missing(place, name)
+        shown(place)
     for name in _CALLED:
         sys.modules[name].__class__ = _Callable

@@ -13,7 +13,7 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from ..core.device import Array
 from ..core.mode import mode
@@ -29,11 +29,15 @@ from .record import CompileError, line_of, record, values_of
 from .replay import ByCalls
 from .signature import Signature, root_text
 
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+S = TypeVar("S")
 MAX_PROGRAMS = 64                          # of one step, over all signatures; the least recently used go first
 WARN_AT = 10                               # recordings, at which it is said that a step is recorded again and again
 
 
-def compile(step: Callable[..., Any]) -> CompiledStep:
+def compile(step: Callable[P, R]) -> CompiledStep[P, R]:
     """Make a step (any function of Tensors that may run forward, backward() and optimizer.step()) run without the tape.
 
     The first two calls with a new signature (shapes, dtypes and devices of its Tensors, other arguments by value,
@@ -66,14 +70,14 @@ def compile(step: Callable[..., Any]) -> CompiledStep:
     return CompiledStep(step)
 
 
-class CompiledStep:
-    """What `compile` returns: call it as the function.
+class CompiledStep(Generic[P, R]):
+    """What `compile` returns: call it as the function, with its arguments.
 
     `program` is the last one that ran, `recorded` the same before the passes: print them to read them. `recordings`
     counts the calls that were recorded.
     """
 
-    def __init__(self, step: Callable[..., Any]):
+    def __init__(self, step: Callable[P, R]):
         if not callable(step):
             raise TypeError(f"compile: the step is a {type(step).__name__} but must be a function")
         functools.update_wrapper(self, step)
@@ -86,11 +90,16 @@ class CompiledStep:
         self._changing: tuple[Any, Program] | None = None
         self._programs: OrderedDict[Any, list[_Entry]] = OrderedDict()
 
+    @overload
+    def __get__(self, instance: None, owner: type) -> CompiledStep[P, R]: ...
+    @overload
+    def __get__(self: CompiledStep[Concatenate[S, Q], R], instance: S, owner: type | None = None
+                ) -> Callable[Q, R]: ...
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """As a function in a class: a method, whose object is an argument."""
         return self if instance is None else types.MethodType(self, instance)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledStep:
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledStep[P, R]:
         return CompiledStep(self.step)     # programs belong to the Tensors that they were recorded with
 
     def __reduce__(self) -> Any:
@@ -104,7 +113,7 @@ class CompiledStep:
     def recorded(self) -> Program | None:
         return None if self._last is None else self._last.recorded
 
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
+    def __call__(self, *arguments: P.args, **options: P.kwargs) -> R:
         if mode.recorder.recording:                  # within another compiled step: part of that one's program
             return self.step(*arguments, **options)
         names: tuple[str, ...] = ()

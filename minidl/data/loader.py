@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
 
@@ -20,10 +20,16 @@ from .sets.datasets import Dataset
 from .sets.table import Table
 from .sources import arrays_of, checked_order, collated, item_of, leaves, mapped
 
+if TYPE_CHECKING:                          # a default, which Python's own has from 3.13 on
+    import typing_extensions
+
+    D = typing_extensions.TypeVar("D", covariant=True, default=object)
+else:
+    D = TypeVar("D", covariant=True)
 Batch = Any                                # arrays on the loader's device: one, or a tuple or dict of them
 
 
-class DataLoader(Watched):
+class DataLoader(Watched, Generic[D]):
     """Iterate over data in batches: arrays of the device.
 
     dataset: a `data.Dataset` of images: a batch is (images float (n,c,h,w), labels int64 (n,)). Or a `data.Table`: a
@@ -66,7 +72,7 @@ class DataLoader(Watched):
     # What decides the order, or which part of it is read: no step looks at these.
     restless = frozenset({"_ahead", "_epoch", "_skip", "part", "seed", "shuffle"})
 
-    def __init__(self, dataset: Any, batch_size: int, *, shuffle: bool = True, seed: int = 0,
+    def __init__(self, dataset: D, batch_size: int, *, shuffle: bool = True, seed: int = 0,
                  drop_last: bool = False, mean: Sequence[float] | np.ndarray | None = None,
                  std: Sequence[float] | np.ndarray | None = None, padding: int = 0, augment: Augment | None = None,
                  transform: Callable[..., Any] | None = None, prefetch: int = 2, dtype: DType = None,
@@ -79,7 +85,8 @@ class DataLoader(Watched):
                 raise ValueError(f"DataLoader: {what} is {value!r} but must be True or False")
         if dtype is not None and np.dtype(dtype) not in (np.float32, np.float64):
             raise ValueError(f"DataLoader: dtype is {np.dtype(dtype)} but must be float32 or float64")
-        self.dataset, self.batch_size, self.shuffle, self.seed = dataset, batch_size, shuffle, seed
+        self.dataset: Any = dataset
+        self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
         self.drop_last, self.padding, self.prefetch, self.transform = drop_last, padding, prefetch, transform
         self.augment, self.device, self.part = augment, resolve(device), part
         if not (isinstance(part, tuple) and list(map(type, part)) == [int, int] and 0 <= part[0] < part[1]):
@@ -252,6 +259,10 @@ class DataLoader(Watched):
         """What decides how the next epoch's images are augmented: a key of Philox, uint64 (2,)."""
         return np.array([self.seed, VIEWS | self._epoch], np.uint64)
 
+    @overload
+    def __iter__(self: DataLoader[Dataset] | DataLoader[Table]) -> Iterator[tuple[np.ndarray, np.ndarray]]: ...
+    @overload
+    def __iter__(self) -> Iterator[Batch]: ...
     def __iter__(self) -> Iterator[Batch]:
         make: Callable[[Array], Batch] = self._batch
         if self.augment is not None:

@@ -30,5 +30,5 @@ __all__ = [
     "Hardsigmoid", "HuberLoss", "Identity", "L1Loss", "LayerNorm", "LeakyReLU", "Linear", "LocalResponseNorm",
     "MSELoss", "MaxPool2d", "Module", "ModuleDict", "ModuleList", "NLLLoss", "Parameter", "PixelShuffle", "ReLU",
     "ScaledTanh", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Subsample2d", "Summary", "TableConv2d",
-    "Tanh", "Upsample", "summary",
+    "Tanh", "Upsample", "init", "summary",
 ]

@@ -24,7 +24,7 @@ class Identity(Module):
         return x
 
 
-class ModuleList(Module, MutableSequence):
+class ModuleList(Module, MutableSequence[Any]):
     """Modules in a list, named "0", "1", ...; it does all that a list does, and has no forward of its own.
 
     Raises TypeError for an entry that is not a Module.
@@ -72,7 +72,7 @@ class ModuleList(Module, MutableSequence):
         return len(self._items)
 
 
-class ModuleDict(Module, MutableMapping):
+class ModuleDict(Module, MutableMapping[str, Module]):
     """Modules by name; it does all that a dict does, and has no forward of its own.
 
     Raises TypeError for an entry that is not a Module, ValueError for a key that is not a text or has a dot.

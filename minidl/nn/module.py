@@ -5,17 +5,25 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
 from ..core.device import DType, as_array, destination, to_device
 from ..core.mode import Watched, mode, note_change
 from ..core.tensor import Tensor, mark_changed
-from .habits import Habits, without_counts
+from .habits import Habits, M, without_counts
 
 _MAX_NAMED = 20                            # of what does not fit, as many are named in a message
 _FLOATING = (np.dtype(np.float32), np.dtype(np.float64))
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+if TYPE_CHECKING:
+    class Forwards(Protocol[P, R]):
+        """What a Module is to its call, which takes and gives what its own forward does."""
+
+        def forward(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 
 class Module(Habits, Watched):
@@ -51,7 +59,7 @@ class Module(Habits, Watched):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"{type(self).__name__}: forward is not defined; a Module defines forward(self, ...)")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: Forwards[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         mode.recorder.reads(self)
         return self.forward(*args, **kwargs)
 
@@ -148,13 +156,13 @@ class Module(Habits, Watched):
         return (buffer for _, buffer in self.named_buffers())
 
     # ------------------------------------------------------------------ state
-    def train(self, training: bool = True) -> Module:
+    def train(self: M, training: bool = True) -> M:
         """Switch this Module and all below to training (dropout on), or with False to evaluation."""
         for _, module in self.named_modules():
             module.training = training
         return self
 
-    def eval(self) -> Module:
+    def eval(self: M) -> M:
         """Switch this Module and all below to evaluation (dropout off)."""
         return self.train(False)
 
@@ -164,7 +172,7 @@ class Module(Habits, Watched):
         return [(_join(path, name), t) for path, module in self.named_modules()
                 for name, t in module._tensors() if name in module._once]
 
-    def requires_grad_(self, requires_grad: bool = True) -> Module:
+    def requires_grad_(self: M, requires_grad: bool = True) -> M:
         """Freeze all parameters (False), or unfreeze them (True); those that change lose their gradients.
 
         A frozen parameter is told from other buffers by its name: a Module remembers under which of its names it has
@@ -183,7 +191,7 @@ class Module(Habits, Watched):
         note_change()
         return self
 
-    def to(self, device: DType = None, dtype: DType = None) -> Module:
+    def to(self: M, device: DType = None, dtype: DType = None) -> M:
         """Move all Tensors to a device; a dtype (float32 or float64), which may come first, converts the floating ones.
 
         They stay the same Tensors and lose their gradients. Raises ValueError or TypeError for a device or dtype that
@@ -318,5 +326,9 @@ def require_name(what: str, name: object) -> None:
 def require_module(owner: Module, name: object, value: object) -> None:
     """Refuse what is not a Module where a layer is expected."""
     if not isinstance(value, Module):
-        raise TypeError(f"{type(owner).__name__}: layer {name} is a {type(value).__name__} but must be a Module; put "
-                        "functions into a Module's forward")
+        given, instead = f"a {type(value).__name__}", "put functions into a Module's forward"
+        if isinstance(value, type):
+            given, instead = f"the class {value.__name__}", f"make one, {value.__name__}(...)"
+        elif isinstance(value, (list, tuple)):
+            instead = f"give its entries one by one, {type(owner).__name__}(*layers)"
+        raise TypeError(f"{type(owner).__name__}: layer {name} is {given} but must be a Module; {instead}")

@@ -96,6 +96,8 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: DT
     >>> arange(3).tolist(), arange(1, 2, 0.5).tolist()
     ([0, 1, 2], [1.0, 1.5])
     """
+    if step == 0:
+        raise ValueError(f"arange: step is {step!r} but must be a number above or below 0")
     values = np.arange(0, start, step) if end is None else np.arange(start, end, step)
     return _constant(values.astype(dtype or (np.float32 if values.dtype.kind == "f" else np.int64)), device)
 

@@ -1,5 +1,6 @@
 """The loop behind train.py, usable from Python: fit, evaluate, and the folder that a run leaves behind."""
 
+from ..habits import shown as _shown
 from .callbacks import SaveBest, Step
 from .checkpoint import Interrupted
 from .loop import compiled_step, evaluate, fit, train_step
@@ -13,3 +14,4 @@ __all__ = [
     "compiled_step", "evaluate", "fit", "machine", "origin", "read_config", "read_metrics", "read_statistics",
     "top_k_accuracy", "train_step",
 ]
+_shown(__name__)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import nn
-from ..nn.weights import save
+from ..nn.weights import require_own_ending, save
 from ..optim.checks import Judge
 from .metrics import Metrics
 
@@ -45,6 +45,10 @@ class SaveBest(Judge):
 
     def __init__(self, model: nn.Module, path: str | os.PathLike[str], metric: str = "test_accuracy",
                  mode: str | None = None, data: object = None):
+        if not hasattr(model, "state_dict"):
+            raise TypeError(f"SaveBest: the model is a {type(model).__name__} but must be a Module; call "
+                            "SaveBest(model, path)")
+        require_own_ending("SaveBest", path)
         self.model, self.path, self.data = model, path, data
         super().__init__(metric, mode)
 
@@ -66,6 +70,9 @@ class Callbacks:
     def __init__(self, callbacks: Sequence[Callback] | Callback):
         self.all: list[Callback] = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
         for each in self.all:
+            if isinstance(each, type):
+                raise TypeError(f"fit: a callback is the class {each.__name__} but must be an object; make one, "
+                                f"{each.__name__}(...)")
             if not callable(each) and not any(hasattr(each, name) for name in METHODS):
                 raise TypeError(f"fit: a callback is a {type(each).__name__} but must be a function of an epoch's "
                                 f"metrics, or have a method {', '.join(METHODS[:-1])} or {METHODS[-1]}")

@@ -20,7 +20,9 @@ from ..core.mode import no_grad
 from ..core.tensor import Tensor, as_tensor
 from ..data.loader import drawn_apart
 from ..distributed import average
+from ..habits import told
 from ..nn.module import switched
+from ..ops.common.geometry import is_int
 from ..optim.rates.schedules import factor_at
 from . import ranks
 from .callbacks import Callback, Callbacks, Step
@@ -35,6 +37,7 @@ from .metrics import (
     line_of,
     means_of,
     require_counted,
+    require_functions,
     require_loss,
     right_answers,
     show,
@@ -159,6 +162,7 @@ def _means(totals: list[float], count: int, classes: bool, functions: Mapping[st
     return means
 
 
+@told
 def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader, *, epochs: int,
         schedule: optim.Schedule | Sequence[optim.Schedule] | None = None, loss: Function = ops.cross_entropy,
         metrics: Mapping[str, Function] | None = None, callbacks: Callback | Sequence[Callback] = (),
@@ -204,6 +208,7 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
     schedule or callbacks of another kind; CompileError for a model that cannot be compiled: pass compiled=False.
     """
     _check_fit(optimizer, train, test, epochs, schedule)
+    require_functions(loss, metrics)
     _check_parameters(model, optimizer, loss)
     called = Callbacks(callbacks)
     with ranks.joined(train, test) as world, ExitStack() as stack:
@@ -238,14 +243,18 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
 
 def _check_fit(optimizer: object, train: object, test: object, epochs: object, schedule: object) -> None:
     """Refuse what fit cannot work with, and say what it can."""
-    if not isinstance(epochs, int) or epochs < 0:
+    if not is_int(epochs, 0):
         raise ValueError(f"fit: epochs is {epochs!r} but must be an int of at least 0")
     if not hasattr(optimizer, "groups"):
-        raise TypeError(f"fit: optimizer is a {type(optimizer).__name__} but must be one of minidl.optim; with one of "
-                        "your own, write the loop: loss.backward(), your update")
+        given = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
+        raise TypeError(f"fit: optimizer is {given} but must be one of minidl.optim; make one, such as optim.Adam("
+                        "net.parameters()), or with one of your own write the loop: loss.backward(), your update")
     for what, loader in (("train", train), ("test", test)):
         if not all(hasattr(loader, name) for name in ("device", "images_per_epoch", "set_epoch")):
-            raise TypeError(f"fit: {what} is a {type(loader).__name__} but must be a data.DataLoader; with other "
+            of = type(loader).__module__.partition(".")[0].replace("builtins", "")
+            raise TypeError(f"fit: {what} is a {of}{'.' * bool(of)}{type(loader).__name__} but must be a "
+                            f"data.DataLoader of minidl; make one of the data itself, data.DataLoader({what}"
+                            f"{'.dataset' if hasattr(loader, 'dataset') else ''}, batch_size); with other "
                             "batches, write the loop with training.train_step and training.evaluate")
     if isinstance(schedule, (list, tuple)) and all(map(callable, schedule)):
         if len(schedule) != len(optimizer.groups):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+import os
 import re
+import shutil
 import subprocess
 import sys
 import typing
@@ -20,6 +22,22 @@ import minidl
 from minidl import Tensor, data, distributed, nn, ops, optim, plot, training, zoo
 
 SCRIPT = Path(__file__).with_name("users_script.py")
+PROGRAM = Path(__file__).with_name("users_program.py")
+# What a user may get wrong: the words of PROGRAM, those in their place, and a pattern of what a checker says.
+PLANTED = [
+    ("padding=1)\n        self.norm", "pading=1)\n        self.norm", "pading"),
+    ("beta=self.beta)", "betas=self.beta)", "betas"),
+    ("ops.relu(self.stem(x))", "ops.relu(self.stem)", "Conv2d"),
+    ("self.head(x) * self.scale", "self.head(x).numpy()", "ndarray"),
+    ("labels, label_smoothing", "label_smoothing", "labels"),
+    ("AdamW(net.parameters(),", "AdamW(net,", "Net"),
+    ("step(Tensor(images), Tensor(labels), rate", "step(images, labels, rate", "ndarray"),
+    ("yield loss.item()", "yield loss", "Tensor"),
+    ("trainer.loss(Tensor(images), Tensor(labels))", "trainer.loss(Tensor(images))", "labels|Too few arguments"),
+    ("loss=smooth_loss,", 'loss="mse",', "loss"),
+    ("StopEarly(2)", 'StopEarly("2")', "int"),
+    ("minidl.load(twin, path)", "minidl.load(path, twin)", "Path"),
+    ("eval()(Tensor(images))", "eval()(images)", "ndarray")]
 TABLES = {"ACTIVATIONS", "CONV_ALGORITHMS", "OPS"}
 SEVERAL = {"split"}                        # ops that give several Tensors
 
@@ -41,15 +59,52 @@ def every_public_name() -> str:
     return "\n".join([*lines, f"calls: list[Callable[..., Tensor]] = [{', '.join(f'ops.{each}' for each in calls)}]\n"])
 
 
+def with_mistakes() -> tuple[str, dict[int, str]]:
+    """PROGRAM with all that is planted in it, and what the message at each such line shall say."""
+    text = PROGRAM.read_text(encoding="utf-8")
+    for right, wrong, _ in PLANTED:
+        assert text.count(right) == 1, right
+        text = text.replace(right, wrong)
+    return text, {text[:text.index(wrong)].count("\n") + 1: named for _, wrong, named in PLANTED}
+
+
+def checked(checker: list[str], folder: Path) -> None:
+    """Let a type checker read both programs and all public names, and the mistakes, of which it must find each."""
+    wrong, lines = with_mistakes()
+    texts = {"script": SCRIPT.read_text(encoding="utf-8") + every_public_name(),
+             "program": PROGRAM.read_text(encoding="utf-8"), "wrong": wrong}
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    done = subprocess.run([*checker, *(str(folder / f"{name}.py") for name in texts)], cwd=PROGRAM.parents[2],
+                          capture_output=True, text=True, check=False)
+    found: dict[tuple[str, int], str] = {}
+    for name, line, says in re.findall(r"(\w+)\.py:(\d+):(?:\d+ -)? error: (.*)", done.stdout):
+        found.setdefault((name, int(line)), says)
+    assert found.keys() == {("wrong", line) for line in lines}, done.stdout + done.stderr
+    assert [(line, says) for line, says in lines.items() if not re.search(says, found["wrong", line])] == []
+
+
 @pytest.mark.slow
-def test_a_users_script_is_strictly_typed(tmp_path: Path) -> None:
+def test_mypy_finds_a_users_mistakes_and_no_others(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is not installed")
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.read_text(encoding="utf-8") + every_public_name(), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent", "--cache-dir",
-         str(tmp_path), str(script)], cwd=SCRIPT.parents[2], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    checked([sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent", "--cache-dir",
+             str(tmp_path)], tmp_path)
+
+
+@pytest.mark.slow
+def test_pyright_finds_a_users_mistakes_and_no_others(tmp_path: Path) -> None:
+    pyright = shutil.which("pyright") or shutil.which("basedpyright")
+    if pyright is None:
+        pytest.skip("neither pyright nor basedpyright is installed: pip install basedpyright")
+    checked([pyright, "--pythonpath", sys.executable], tmp_path)
+
+
+@pytest.mark.slow
+def test_the_program_that_the_checkers_read_runs(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(PROGRAM)], cwd=tmp_path, capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": str(PROGRAM.parents[2]), "MINIDL_OFFLINE": "1"})
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "net.h5").exists()
 
 
 def test_ops_tell_their_types_at_run_time() -> None:
@@ -58,6 +113,36 @@ def test_ops_tell_their_types_at_run_time() -> None:
     for name in public(ops) - TABLES:
         op = getattr(ops, name)
         assert typing.get_type_hints(op).keys() == {*inspect.signature(op).parameters, "return"}, name
+
+
+@pytest.mark.parametrize("room", [minidl, ops, nn, optim, data, training], ids=lambda room: room.__name__)
+def test_completion_shows_public_names_alone(room: ModuleType) -> None:
+    shown = {name for name in dir(room) if not name.startswith("__")}
+    late = {"cli", "emulator", "layouts", "onnx", "plot", "training", "zoo"}
+    named = {"device", "tensor", "weights"} | late if room is minidl else set()
+    assert shown == (public(room) | named) - {"__version__"}
+    assert all(hasattr(room, name) for name in shown)
+    assert {"__doc__", "__name__"} <= {*dir(room)}
+
+
+def test_notebooks_complete_as_dir_shows() -> None:
+    jedi = pytest.importorskip("jedi", reason="jedi is not installed, by which IPython completes")
+
+    def completed(text: str) -> set[str]:
+        return {each.name for each in jedi.Interpreter(text, [{"minidl": minidl}]).complete()}
+    assert {name for name in completed("minidl.ops.") if name[0] != "_"} == public(ops)
+    assert completed("minidl.optim.A") == {"Adam", "AdamW"}
+    call, = {each.to_string() for each in jedi.Interpreter("minidl.ops.conv2d(", [{"minidl": minidl}]).get_signatures()}
+    assert call.startswith("conv2d(x: ")
+
+
+def test_a_signature_is_the_users() -> None:
+    for name in public(ops) - TABLES:
+        assert next(iter(inspect.signature(getattr(ops, name)).parameters)) != "k", name
+
+    def step(x: Tensor, rate: float = 0.1) -> Tensor:
+        return x * rate
+    assert inspect.signature(minidl.compile(step)) == inspect.signature(step)
 
 
 def test_few_values_may_be_anything() -> None:

@@ -214,7 +214,7 @@ def train() -> None:
 
     try:
         for images, answers in loader:
-            value: float = step(images, answers).item()
+            value: float = step(Tensor(images), Tensor(answers)).item()
     except minidl.CompileError as error:
         print(error, minidl.__version__)
     with minidl.no_grad():

@@ -40,6 +40,10 @@ def attend(query: Any, key: Any, value: Any, *mask: Tensor, **options: Any) -> T
     return ops.scaled_dot_product_attention(zeros(*query), zeros(*key), zeros(*value), *mask, **options)
 
 
+def same(k: Any, x: Tensor) -> Any:
+    return x
+
+
 def used_up() -> None:
     y = (zeros(2, grad=True) * 2).sum()
     y.backward()
@@ -347,6 +351,12 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                              "logsumexp: the input has dtype float16 but must be float32 or float64"),
     "logsumexp of nothing": (lambda: zeros(0).logsumexp(0), ValueError,
                              r"logsumexp: there is no sum of 0 values \(shape \(0,\), axis \(0,\)\); reduce over axes"),
+    "a Tensor for an axis": (lambda: ops.softmax(zeros(2), zeros(3)), TypeError,
+                             r"softmax: the axis is a Tensor of shape \(3,\) but must be an int; several Tensors are "),
+    "arange's step": (lambda: minidl.arange(0, 5, 0.0), ValueError,
+                      "arange: step is 0.0 but must be a number above or below 0"),
+    "an op without a gradient": (lambda: minidl.op(same)(zeros(2, 3)), TypeError,
+                                 r"same: its body returns one value \(ndarray\) but must return \(y, backward\)"),
     "amax's axis": (lambda: zeros(2).amax(3), ValueError, r"amax: axis 3 is out of range for a Tensor of shape \(2,\)"),
     "amin's axis": (lambda: zeros(2).amin(True), ValueError, "amin: axis True is out of range for a Tensor of shape"),
     "compile of nothing": (lambda: minidl.compile(None), TypeError,  # type: ignore[arg-type]

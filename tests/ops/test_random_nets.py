@@ -21,7 +21,7 @@ from minidl import nn
 from minidl.ops import cpu
 
 NETS = 500
-NOT_DRAWN = {"Module", "Parameter", "Summary", "summary"}       # no layers
+NOT_DRAWN = {"Module", "Parameter", "Summary", "init", "summary"}       # no layers
 
 
 # ---------------------------------------------------------------- what is drawn

@@ -765,7 +765,7 @@ def test_a_line_of_metrics_that_no_json_reader_takes_is_refused(tmp_path: Path) 
 
 
 WRONG_FOR_FIT: dict[str, tuple[dict[str, Any], str]] = {
-    "a list of batches": ({"train": [1, 2]}, r"fit: train is a list but must be a data\.DataLoader; with other "
+    "a list of batches": ({"train": [1, 2]}, r"fit: train is a list but must be a data\.DataLoader .*; with other "
                           r"batches, write the loop with training\.train_step and training\.evaluate"),
     "no test set": ({"test": None}, r"fit: test is a NoneType but must be a data\.DataLoader"),
     "a name of a schedule": ({"schedule": "cosine"}, r"fit: schedule is 'cosine' but must be a function of the step, "

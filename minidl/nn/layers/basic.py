@@ -108,6 +108,9 @@ class Linear(Module):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True):
         super().__init__()
+        if bias not in (False, True):      # elsewhere an activation's name comes third, and would count as True
+            raise ValueError(f"Linear: bias is {bias!r} but must be True or False; an activation is the next layer, "
+                             "such as nn.ReLU()")
         in_features, out_features = _positive("Linear", in_features=in_features, out_features=out_features)
         self.weight = _parameter((out_features, in_features), in_features)
         self.bias = _parameter((out_features,), in_features) if bias else None

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...core.version import __version__
 from .common import File, Kind, WeightsError, listed, shown
-from .files import opened, parsed, read, require_format, require_storable, ties_of, write
+from .files import opened, parsed, read, require_format, require_own_ending, require_storable, ties_of, write
 
 if TYPE_CHECKING:
     from .. import Module
@@ -59,7 +59,8 @@ def save(model: Model, path: Path_, *, preprocessing: dict[str, Any] | None = No
          classes: Sequence[str] | None = None, columns: Sequence[str] | None = None, data: object = None) -> None:
     """Write a model's weights to a file, whole or not at all; an older file at `path` is replaced.
 
-    The path's ending says the format: .npz, .safetensors (extra `safetensors`), and HDF5 for all else.
+    The path's ending says the format: .npz, .safetensors (extra `safetensors`), and HDF5 for all else. An ending of
+    others' files, as PyTorch's .pt, is refused.
 
     preprocessing: how images were made what the model takes, as `DataLoader.preprocessing` gives it: "mean" and "std"
     per channel of pixels/255, and "padding", the zero pixels around. classes: the names of the model's outputs.
@@ -78,6 +79,7 @@ def save(model: Model, path: Path_, *, preprocessing: dict[str, Any] | None = No
     Linear(3, 2)
     """
     state = _state("save", model)
+    require_own_ending("save", path)
     given = {"preprocessing": preprocessing, "classes": classes, "columns": columns}
     known = {**_of_data(data), **{name: value for name, value in given.items() if value is not None}}
     write(WEIGHTS, "save", path, state, _attributes(model, known))
@@ -159,6 +161,9 @@ def _state(op: str, model: Model) -> dict[str, np.ndarray]:
         raise TypeError(f"{op}: expected a model but got a {type(model).__name__}; "
                         f"call minidl.{op}(model, path)")
     state = model.state_dict()
+    if not all(hasattr(array, "dtype") for array in state.values()):
+        raise TypeError(f"{op}: expected a model but got {type(model).__name__}, whose state_dict() is not of arrays; "
+                        f"call minidl.{op}(model, path); of an optimizer, fit(checkpoints=folder) keeps the state")
     if not state:
         raise ValueError(f"{op}: {_model_name(model)!r} holds no Tensor; hold Tensors and Modules as attributes, or in "
                          "lists, tuples and dicts there")

@@ -39,6 +39,19 @@ def _format(path: Path_) -> Any:
     return {".npz": npz, ".safetensors": safetensors}.get(Path(path).suffix.lower(), hdf5)
 
 
+# Endings by which others know their files.
+_OTHERS = {".pt": "PyTorch", ".pth": "PyTorch", ".onnx": "ONNX", ".keras": "Keras", ".pkl": "pickles", ".npy": "NumPy"}
+_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"         # how torch.save began before it wrote archives
+
+
+def require_own_ending(op: str, path: Path_) -> None:
+    """Refuse a name by which others would take a file for one of theirs."""
+    if (others := _OTHERS.get(Path(path).suffix.lower())) is not None:
+        raise ValueError(f"{op}: '{path}' has the ending of a file of {others} but would hold HDF5; choose .h5, .npz "
+                         "or .safetensors, or write for ONNX by minidl.onnx.export(net, path, example), for PyTorch by "
+                         "torch.save({name: torch.tensor(a) for name, a in net.state_dict().items()}, path)")
+
+
 # ---------------------------------------------------------------------- arrays by name
 def ties_of(state: Mapping[str, np.ndarray]) -> dict[str, str]:
     """The names whose array has an earlier name too, which is the value."""
@@ -148,8 +161,13 @@ def opened(kind: Kind, path: Path_, arrays: int = 0, form: ModuleType | None = N
     require_file(op, Path(path))
     try:
         # A format is given an open file: HDF5 would lock a path, which some shared file systems refuse.
-        with open(path, "rb") as raw, (form or _format(path)).opened(kind, raw, arrays) as file:
-            yield file
+        with open(path, "rb") as raw:
+            if (start := raw.read(128)).startswith(_TORCH) or (start[:4] == b"PK\3\4" and b"/data.pkl" in start):
+                raise WeightsError("is a file of PyTorch, a pickle, which is not read here; write "
+                                   f"net.load_state_dict(torch.load('{path}', weights_only=True, map_location='cpu'))")
+            raw.seek(0)
+            with (form or _format(path)).opened(kind, raw, arrays) as file:
+                yield file
     except WeightsError as verdict:
         raise WeightsError(f"{op}: '{path}' {verdict}") from None
     except PermissionError as error:

@@ -211,6 +211,7 @@ class Operators:
     __matmul__, __rmatmul__ = _matmul, _reflected(_matmul)
     __neg__ = neg
     __gt__, __ge__, __lt__, __le__ = gt, ge, lt, le
+    __hash__ = object.__hash__             # __eq__ takes it
     __getitem__, __setitem__ = getitem, setitem
     __iadd__, __isub__, __imul__ = _in_place("iadd", add), _in_place("isub", sub), _in_place("imul", mul)
     __itruediv__, __ipow__ = _in_place("itruediv", div), _in_place("ipow", pow)
@@ -233,11 +234,14 @@ class Operators:
         return transpose(self)
 
     if TYPE_CHECKING:                      # the axis of these may come by position; that of the ops may not
+        def __eq__(self, y: Number) -> Tensor: ...  # type: ignore[override]  # of object they give a bool
+        def __ne__(self, y: Number) -> Tensor: ...  # type: ignore[override]
         def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor: ...
         def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor: ...
         def max(self, *, axis: Axis = None, keepdims: bool = False) -> Tensor: ...
         def argmax(self, axis: int | None = None) -> Tensor: ...
     else:
+        __eq__, __ne__ = eq, ne
         sum, mean = _reduction("sum", basic.sum, "keepdims"), _reduction("mean", basic.mean, "keepdims")
         max, argmax = _reduction("max", basic.max, "keepdims", by_place=0), _reduction("argmax", basic.argmax)
 
@@ -253,4 +257,4 @@ def attach(methods: dict[str, Any]) -> None:
 
 
 attach({name: value for name, value in vars(Operators).items() if callable(value) or isinstance(value, property)})
-attach({"__eq__": eq, "__ne__": ne, "__array_ufunc__": _array_ufunc, "__array_function__": _array_function})
+attach({"__array_ufunc__": _array_ufunc, "__array_function__": _array_function})

@@ -98,7 +98,8 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
         try:
             if not recorder.recording:
                 k = BACKENDS.get(first.__class__) or primitives_of(first)
-                y, backward = body(k, *arrays, **options)
+                made = body(k, *arrays, **options)
+                y, backward = made if made.__class__ is tuple and len(made) == 2 else _no_pair(name, made)
             else:
                 recorder.given(*inputs)
                 k = primitives_of(first)
@@ -140,6 +141,13 @@ def _refuse(name: str, first: Array | None, parameters: list[inspect.Parameter],
                         ".to(dtype='float32') or .to(dtype='float64')")
     raise TypeError(f"{name}: the input has dtype {first.dtype} but must be float32 or float64; convert it with "
                     ".to(dtype='float32')")
+
+
+def _no_pair(name: str, made: object) -> NoReturn:
+    """Raise TypeError for what a body gives: of an array alone the first two rows would be taken for a pair."""
+    raise TypeError(f"{name}: its body returns {f'{len(made)} things' if isinstance(made, tuple) else 'one value'} "
+                    f"({type(made).__name__}) but must return (y, backward): the result, and a function of (gy, need) "
+                    "that gives one gradient per input, or None where there are none")
 
 
 def _of_integers(y: Array, backward: Backward | None, name: str, body: Callable[..., Any], k: ModuleType,

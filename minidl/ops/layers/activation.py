@@ -42,6 +42,9 @@ def relu(k, x: Tensor):
 
 def one_axis(name: str, shape: tuple[int, ...], axis: int) -> int:
     """An axis of a shape, counted from the front. True and False are refused: they are meant for another option."""
+    if isinstance(axis, Tensor):
+        raise TypeError(f"{name}: the axis is a Tensor of shape {axis.shape} but must be an int; several Tensors are "
+                        f"given as a list, {name}([x, y])")
     if not is_int(axis, -len(shape)) or axis >= len(shape):
         raise ValueError(f"{name}: axis {axis!r} is out of range for a Tensor of shape {shape}; use an int from "
                          f"{-len(shape)} to {len(shape) - 1}")

@@ -37,6 +37,9 @@ class Plateau(Judge):
 
     def __init__(self, optimizer: Optimizer, factor: float = 0.1, patience: int = 10, threshold: float = 1e-4,
                  min_lr: float = 0.0, metric: str = "test_loss", mode: str | None = None):
+        if not hasattr(optimizer, "groups"):
+            raise TypeError(f"Plateau: optimizer is a {type(optimizer).__name__} but must be one of minidl.optim; call "
+                            "Plateau(optimizer, ...)")
         self.optimizer, self.factor, self.patience, self.threshold = optimizer, factor, patience, threshold
         self.min_lr, self.waited = min_lr, 0
         super().__init__(metric, mode)
