@@ -22,7 +22,12 @@ from typing import Any
 
 from minidl.tools.cli.common import Parser, complain, run, say
 
+from .judge import hide
+
 HERE = Path(__file__).resolve().parent
+WALLS = {                                  # what a file may have reached without one
+    "user": "root grades, and other users cannot read its Python: the files ran with root's rights over files",
+    "processes": "this system lets no user make namespaces: the files reached the network and this user's processes"}
 SECONDS, GRACE = 60.0, 30.0                # for a student's file; beyond them, for the judge itself
 
 
@@ -46,6 +51,7 @@ def main(argv: list[str] | None, prog: str, course: Path) -> int:
                        "processors)")
     for each in (check, grade):
         each.add_argument("--seconds", type=float, default=SECONDS, help="for a file (default: %(default)g)")
+    hide()
     return run(parser, argv, lambda args: globals()[args.command or "listed"](args, course))
 
 
@@ -127,6 +133,7 @@ def grade(args: argparse.Namespace, course: Path) -> int:
     """Write a line for each submission, in the order of their names."""
     folder = lab_of(course, args.number)
     seed = secrets.randbelow(1 << 31) if args.seed is None else args.seed
+    walls: set[str] = set()
     found = list(submissions(Path(args.folder), student_file(folder).suffix))
     if not found:
         raise ValueError(f"grade: {args.folder} has neither {student_file(folder).suffix} files nor folders with one")
@@ -137,8 +144,11 @@ def grade(args: argparse.Namespace, course: Path) -> int:
             del result["printed"]
             out.write(json.dumps({"submission": name, "lab": args.number, **result, "seed": seed}) + "\n")
             out.flush()
+            walls |= {*result.get("walls", walls)}
             if args.json:
                 say(f"{name:30} {result['points']:3} of {result['of']:3}")
+    for missing in (WALLS[wall] for wall in WALLS if wall not in walls and (wall != "user" or os.getuid() == 0)):
+        complain(f"warning: {missing}; grade in a container, see teachers.md")
     return 0
 
 
@@ -157,15 +167,16 @@ def submissions(folder: Path, suffix: str) -> Iterator[tuple[str, Path]]:
 def judged(folder: Path, file: Path, seed: int, seconds: float) -> dict[str, Any]:
     """What a judge says of a file, in a process of its own; no points where that was ended."""
     process = subprocess.Popen([sys.executable, HERE / "judge.py", folder, file, str(seed), str(seconds)],
-                               stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, start_new_session=True,
+                               stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, start_new_session=True,
                                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    token = secrets.token_hex()
     try:
-        text, _ = process.communicate(timeout=seconds + GRACE)
-        return dict(json.loads(text))
+        text, _ = process.communicate(token, timeout=seconds + GRACE)
+        return dict(json.loads(text.removeprefix(token) if text.startswith(token) else ""))
     except (subprocess.TimeoutExpired, ValueError) as error:
         if isinstance(error, subprocess.TimeoutExpired):
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         return {"points": 0, "of": 0, "passed": False, "steps": [], "seconds": seconds, "printed": "",
-                "wrong": f"{file.name}: its judge ended without a result (status {process.returncode}); a file must "
-                         "not touch other processes"}
+                "wrong": f"{file.name}: its judge ended without a result (status {process.returncode}); see what it "
+                         "said on stderr, if anything"}

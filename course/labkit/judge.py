@@ -2,8 +2,9 @@
 
     python judge.py LAB_FOLDER FILE SEED SECONDS
 
-prints the result as JSON. Neither the limits nor the messages let the student's process reach this one; what only a
-container keeps from it, course/teachers.md says.
+reads a token, and prints it before the result as JSON, so that a text of another process is not taken for it. What is
+right is not sent to the student's process, and that one has no way to this one's memory or files. What only a container
+can keep from it is in course/teachers.md.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[0] = str(HERE.parent)
+if __name__ == "__main__":
+    sys.path[0] = str(HERE.parent)
 
 import numpy as np  # noqa: E402
 
@@ -40,6 +42,12 @@ USERS = 61_000                             # and above: the users of students' p
 NOT_DUMPABLE, SUBREAPER = 4, 36            # of linux/prctl.h
 
 
+def hide() -> None:
+    """Keep other processes of this user from this one's memory and open files, where Linux can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(NOT_DUMPABLE, 0, 0, 0, 0)
+
+
 def limits(seconds: float) -> dict[str, int]:
     """What a student's process may use: CPU seconds, bytes, files, processes."""
     return {"CPU": int(seconds) + 2, "AS": 4 << 30, "FSIZE": 16 << 20, "NOFILE": 128, "NPROC": _threads() + 64,
@@ -49,7 +57,7 @@ def limits(seconds: float) -> dict[str, int]:
 def _all_may_read() -> bool:
     """Whether users without rights find Python and its packages, without which their processes cannot start."""
     places = {Path(place).resolve() for place in (sys.base_prefix, np.__file__, HERE)}
-    return all(folder.stat().st_mode & 0o5 == 0o5 for place in places for folder in (place.parent, *place.parent.parents))
+    return all(folder.stat().st_mode & 0o5 == 0o5 for place in places for folder in place.parents)
 
 
 def _threads() -> int:
@@ -82,9 +90,10 @@ class Player:
                 os.chown(each, user, user)
         ours, theirs = socket.socketpair()
         root = next((path for path in map(Path, sys.path) if (path / "minidl" / "__init__.py").is_file()), HERE)
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(place), "TMPDIR": str(place),
-                       "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8",
-                       "PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1",
+        kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+        environment = {**kept, "HOME": str(place), "TMPDIR": str(place), "LANG": "C.UTF-8", "PYTHONHASHSEED": "0",
+                       "PYTHONPATH": f"{root}:{Path(np.__file__).parents[1]}", "PYTHONDONTWRITEBYTECODE": "1",
+                       "PYTHONNOUSERSITE": "1",
                        **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MINIDL_NUM_THREADS"), "1")}
         with open(self.folder / "printed", "ab") as printed:
             self._process = subprocess.Popen(
@@ -96,7 +105,8 @@ class Player:
         try:
             self.walls = receive(ours.fileno(), time.monotonic() + STARTUP)
         except (EOFError, TimeoutError):
-            raise SystemExit("the process of the file does not start:\n" + (self.folder / "printed").read_text()) from None
+            said = (self.folder / "printed").read_text()
+            raise SystemExit(f"the process of the file does not start:\n{said}") from None
         return ours.fileno()
 
     def ask(self, question: dict[str, Any]) -> Any:
@@ -222,12 +232,13 @@ def main() -> None:
     folder, file, seed, seconds = sys.argv[1:]
     out = os.dup(1)
     os.dup2(2, 1)
-    if sys.platform == "linux":            # another process of this user reads neither its memory nor its files
-        prctl = ctypes.CDLL(None).prctl
-        prctl(NOT_DUMPABLE, 0, 0, 0, 0)
-        prctl(SUBREAPER, 1, 0, 0, 0)
+    hide()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    token = sys.stdin.read()
     result = judged(Path(folder), Path(file), int(seed), float(seconds))
-    os.write(out, json.dumps(result).encode())
+    with open(out, "w", encoding="utf-8") as to:
+        to.write(token + json.dumps(result))
 
 
 if __name__ == "__main__":
