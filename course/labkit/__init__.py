@@ -85,9 +85,12 @@ class Lab:
         if made["faults"]:
             fault = str(made["faults"][0])
             raise Wrong(fault + next((f"; {todo}" for words, todo in WHAT_TO_DO.items() if words in fault), ""))
-        lines = {int(line): Counts(**{way: each if isinstance(each, int) else
-                                      (Shared if way.startswith("shared") else Global)(*each)
-                                      for way, each in ways.items()}) for line, ways in made["lines"].items()}
+        lines = {}
+        for line, ways in made["lines"].items():
+            parts: dict[str, Any] = {way: each if isinstance(each, int) else
+                                     (Shared if way.startswith("shared") else Global)(*each)
+                                     for way, each in ways.items()}
+            lines[int(line)] = Counts(**parts)
         return Launch(made["arrays"], Table(kernel or "", self.name, self.text, int(made["blocks"]), lines,
                                             bool(made["complete"])))
 
