@@ -7,8 +7,9 @@ from types import ModuleType
 
 def refused(lab: ModuleType, x: tuple[int, ...], y: tuple[int, ...]) -> tuple[str, str]:
     """The error of two shapes, by kind and text; two empty texts if there is none."""
+    function = lab.broadcast_shape
     try:
-        lab.broadcast_shape(x, y)
+        function(x, y)
     except NotImplementedError:
         raise
     except Exception as error:

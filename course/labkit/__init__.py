@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 WHAT_TO_DO = {                             # about a fault that the emulator finds, by words of it
+    "no order between blocks": "no barrier reaches another block: let each element belong to one block alone",
     "a race": "put a __syncthreads() that all threads reach between the two accesses",
     "outside of all arrays": "compare the index with the size before the access",
     "before anything wrote it": "write each element before it is read, also those at the edge",

@@ -268,10 +268,10 @@ def test_native_code_is_held_as_well(statement: str, expected: str, tmp_path: Pa
     file = tmp_path / "lab.cu"
     file.write_text(f"#include <cstdlib>\n#include <unistd.h>\n__global__ void add(float* y) {{\n    {statement}\n}}\n")
     began = time.monotonic()
-    result = judged(folder, file, 0, 6)
+    result = judged(folder, file, 0, 8 if "for" in statement else 60)
     assert result["points"] == 0
     assert expected in result["steps"][0]["wrong"]
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < 60
 
 
 # ---------------------------------------------------------------- a class

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 from pathlib import Path
@@ -19,7 +20,8 @@ def main(argv: list[str] | None = None, prog: str = "minidl lab") -> int:
     """Run with these arguments; returns the exit status, 1 if a lab is not passed."""
     course = found(Path.cwd())
     if course is None:
-        parser = Parser(prog=prog, description="The labs of the course.", epilog=HELP, add_help=True)
+        parser = Parser(prog=prog, description="The labs of the course.", epilog=HELP,
+                        formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("rest", nargs="*", help="see below")
         return run(parser, argv, lambda args: _missing())
     sys.path.insert(0, str(course))
