@@ -124,8 +124,9 @@ class Lab:
             raise self.wrong(name, f"{what} is {_short(got)} but must be {_short(expected)}{todo}") from None
         if there.shape != right.shape:
             raise self.wrong(name, f"{what} has the shape {there.shape} but must have {right.shape}{todo}")
-        far = ~(np.abs(there - right) <= atol + rtol * np.abs(right)) & (there != right) & \
-            ~(np.isnan(there) & np.isnan(right))
+        with np.errstate(invalid="ignore"):            # infinity less infinity
+            far = ~(np.abs(there - right) <= atol + rtol * np.abs(right)) & (there != right) & \
+                ~(np.isnan(there) & np.isnan(right))
         if not far.any():
             return
         first = tuple(int(n) for n in np.argwhere(far)[0])

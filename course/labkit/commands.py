@@ -143,7 +143,7 @@ def grade(args: argparse.Namespace, course: Path) -> int:
             out.flush()
             walls |= {*result.get("walls", walls)}
             if args.json:
-                say(f"{name:30} {result['points']:3} of {result['of']:3}")
+                say(f"{ascii(name)[1:-1]:30} {result['points']:3} of {result['of']:3}")
     if "user" not in walls and os.getuid() == 0:
         complain("warning: other users cannot read root's Python, so the files ran as root; see teachers.md")
     if "network" not in walls:
@@ -165,7 +165,10 @@ def submissions(folder: Path, suffix: str) -> Iterator[tuple[str, Path]]:
 
 # ---------------------------------------------------------------- a judge for a file
 def judged(folder: Path, file: Path, seed: int, seconds: float) -> dict[str, Any]:
-    """What a judge says of a file, in a process of its own; no points where that was ended."""
+    """What a judge says of a file, in a process of its own; no points where that was ended. Raises RuntimeError on
+    Windows."""
+    if os.name != "posix":
+        raise RuntimeError("lab: files are run within limits that Windows does not have; use Linux, as WSL")
     process = subprocess.Popen([sys.executable, HERE / "judge.py", folder, file, str(seed), str(seconds)],
                                stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, start_new_session=True,
                                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})

@@ -167,12 +167,12 @@ def judge(text: str, folder: Path, seconds: float = 3) -> tuple[dict[str, Any], 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_not_passed(name: str, tmp_path: Path) -> None:
     text, expected = HOSTILE[name]
-    began = time.monotonic()
-    result, sentence = judge(text, tmp_path)
+    seconds, began = 3.0 if "3 seconds" in expected else 40.0, time.monotonic()
+    result, sentence = judge(text, tmp_path, seconds)
     assert not result["passed"]
     assert result["points"] < result["of"] == 100
     assert expected in sentence
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < seconds + 20
 
 
 @pytest.mark.slow
