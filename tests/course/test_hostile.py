@@ -392,5 +392,13 @@ def test_a_gap_is_named(tmp_path: Path) -> None:
     assert text == "lab.py:2: it is empty; the TODO of line 3 is not done yet"
 
 
+@pytest.mark.parametrize(("text", "place"), [
+    ("# def f(x):\ndef f(x):\n", "lab.py:2"), ("def g(f):\n    return f(1)\n\n\n  def f (x):\n", "lab.py:5"),
+    ("class f:\n", "lab.py:1"), ("// the kernel\n__global__ void f(int n) {\n", "lab.py:2"), ("ff(x)", "lab.py"),
+    ("", "lab.py")])
+def test_a_functions_line_is_found(text: str, place: str, tmp_path: Path) -> None:
+    assert lab(tmp_path, text).at("f") == place
+
+
 def test_no_process_of_this_one_is_taken_for_the_files() -> None:
     assert isinstance(_children(), list)
