@@ -98,15 +98,12 @@ class Lab:
     # ---------------------------------------------------------------- saying what is wrong
     def at(self, name: str) -> str:
         """Where a function, class or kernel begins: "lab.py:31"; the name of the file where it is not found."""
-        return self.where(rf"\b(?:def|class|void|float|int)\s+{re.escape(name)}\s*[(:]")
+        return self.where(rf"^[^#/\n]*\b(?:def|class|void|float|int)\s+{re.escape(name)}\s*[(:]")
 
     def where(self, pattern: str) -> str:
-        """The line of the first match of a regular expression in the file, not in a comment: "lab.py:31"."""
-        for found in re.finditer(pattern, self.text, re.MULTILINE):
-            line = self.text.rfind("\n", 0, found.start()) + 1
-            if not re.search("#|//", self.text[line:found.start()]):
-                return f"{self.name}:{self.text.count(chr(10), 0, found.start()) + 1}"
-        return self.name
+        """The line of the first match of a regular expression in the file: "lab.py:31"."""
+        found = re.search(pattern, self.text, re.MULTILINE)
+        return f"{self.name}:{self.text.count(chr(10), 0, found.start()) + 1}" if found else self.name
 
     def wrong(self, name: str, text: str) -> Wrong:
         """To be raised: a sentence about a function, class or kernel, after its place."""
