@@ -11,7 +11,8 @@ from checks.compiler import COMPILER, REASON
 from tiers import of_files
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
-DOCUMENTS = [file for pattern in ("*.md", "docs/**/*.md", "minidl/**/*.md") for file in sorted(ROOT.glob(pattern))]
+DOCUMENTS = [file for pattern in ("*.md", "docs/**/*.md", "minidl/**/*.md", "course/**/*.md")
+             for file in sorted(ROOT.glob(pattern))]
 MAX_LINES = {"README.md": 130, "docs/architecture.md": 180}
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(#[^)]*)?\)")
 FILE = re.compile(r"`((?:minidl|tests|zoo|benchmarks|docs)/[\w./-]+\.(?:py|cu|cuh|md))`")

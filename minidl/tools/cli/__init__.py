@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {               # each is a module of this package wi
     "data": "the data sets: where they are found, or fetch them",
     "doctor": "what this machine has and lacks, and what cures it",
     "emulate": "run a CUDA kernel on the CPU, see what is wrong with it and what its accesses cost",
+    "lab": "the labs of the course: start, check, grade",
     "check-conv": "compare a convolution algorithm of your own with the formula, with a GPU or without",
 }
 
