@@ -20,7 +20,7 @@ import numpy as np
 
 from ...ops.common.sources import FOLDER, parameters, struct
 from . import EDGE, KERNELS, Guarded, Memory, translated, watched, watcher
-from .counts import Table, counted, frames
+from .counts import Counted, Launch, Table, counted, frames, rules
 
 ORDERS = 4                                 # launches, each with another order of the threads
 OUTSIDE, RACE, UNSET = range(3)            # as in watch.cpp
@@ -87,6 +87,7 @@ class Kernel:
                              "__global__ void and not a template")
         self.name = name or names[0]
         given = constants or {}            # a type may be one of them, as REAL
+        self._text, self._constants = text, tuple(given.items())
         self.parameters = [_parameter(self.name, name, str(given.get(c_type, c_type)), kind)
                            for name, c_type, kind in parameters(text, self.name) if name]
         self._folder = tempfile.TemporaryDirectory(prefix="minidl-emulator-")
@@ -110,19 +111,21 @@ class Kernel:
         return library
 
     def run(self, grid: Size, block: Size, arguments: Mapping[str, Any], *, shared: int = 0, seed: int = 1,
-            orders: int = ORDERS) -> Run:
+            orders: int = ORDERS, arch: int = 0) -> Run:
         """Launch it on copies of the arguments, once for each of some orders of threads.
 
         grid, block: ints, or up to three of them. arguments: by parameter a number, an array, or for an array whose
         values are not set its shape, or None for a null pointer. shared: bytes of dynamic shared memory. The results
-        are those of the first order.
+        are those of the first order. arch: a GPU's compute capability, 90 for 9.0, by whose rules accesses are counted:
+        those below 20 serve half of a warp at a time.
 
         Raises TypeError and ValueError for arguments that are not the kernel's.
         """
-        launches, lines = [], None
+        launches, counts = [], Counted({}, False, {})
         for i in range(orders):
-            launches.append(self._run(_three("grid", grid), _three("block", block), arguments, shared, seed + i, not i))
-            lines = lines if i else counted(self._watch, self._path, self.file.name)
+            launches.append(self._run(_three("grid", grid), _three("block", block), arguments, shared, seed + i,
+                                      0 if i else rules(arch)))
+            counts = counts if i else counted(self._watch, self._path, self.file.name)
         arrays, faults = launches[0][0], list({key: told for _, found in reversed(launches)
                                                for key, told in found.items()}.values())
         for name in (each.name for each in self.parameters if each.written and not faults):
@@ -133,11 +136,13 @@ class Kernel:
                 faults.append(f"{name} depends on the order of the threads: {count} of {arrays[name].size} elements "
                               "differ; sums by floating-point atomics do, in their last digits")
         text = self.file.read_text(encoding="utf-8")
-        return Run(arrays, faults, Table(self.name, self.file.name, text, math.prod(_three("grid", grid)), lines or {},
-                                        lines is not None))
+        launch = Launch(math.prod(_three("block", block)), shared, sum(size for *_, size in self._shared), self._text,
+                        self._constants)
+        return Run(arrays, faults, Table(self.name, self.file.name, text, math.prod(_three("grid", grid)), *counts,
+                                         launch))
 
     def _run(self, grid: tuple[int, int, int], block: tuple[int, int, int], arguments: Mapping[str, Any], shared: int,
-             seed: int, counts: bool) -> tuple[dict[str, np.ndarray], dict[Any, str]]:
+             seed: int, counts: int) -> tuple[dict[str, np.ndarray], dict[Any, str]]:
         """The arrays after one launch, and its faults, one of each kind and place."""
         wrong = [*(f"{name} is missing" for name in (each.name for each in self.parameters) if name not in arguments),
                  *(f"{name} is not one of them" for name in arguments
@@ -146,7 +151,7 @@ class Kernel:
             told = ", ".join(f"{each.name} ({each.dtype}{'[]' if each.array else ''})" for each in self.parameters)
             raise ValueError(f"emulator: {self.name} has the parameters {told}, but {', '.join(wrong)}")
         memory, arrays, values = Guarded(), dict[str, Memory](), list[Any]()
-        self._watch.watch_start(1, int(counts))
+        self._watch.watch_start(1, counts)
         for each in self.parameters:
             given = arguments[each.name]
             if not each.array:

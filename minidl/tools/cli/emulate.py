@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ...lab.emulator.counts import Table
 from ...lab.emulator.watch import Kernel, Parameter
+from ...lab.gpus import GPUS, report
 from ...ops.common.geometry.layouts import IMAGES
 from .common import Parser, complain, run, say
 
@@ -47,7 +49,11 @@ def main(argv: list[str] | None = None, prog: str = "minidl emulate") -> int:
     parser.add_argument("--shared", type=int, default=0, metavar="BYTES", help="of dynamic shared memory (default: 0)")
     parser.add_argument("--define", nargs="*", default=[], metavar="NAME=VALUE", help="constants, as nvcc's -D")
     parser.add_argument("--seed", type=int, default=1, help="of random values and orders (default: %(default)s)")
-    parser.add_argument("--count", action="store_true", help="print the source with what each line's accesses cost")
+    parser.add_argument("--count", action="store_true", help="print the source with what each line costs")
+    parser.add_argument("--arch", type=int, choices=sorted(GPUS), default=0, metavar="N", help="a GPU's compute "
+                        f"capability, {', '.join(f'{n} ({gpu.name})' for n, gpu in GPUS.items())}: what of its "
+                        "multiprocessors the kernel takes, and whether its arithmetic or its memory limits; 13 counts "
+                        "as GPUs of 2009 do, in halves of warps and 16 banks. Implies --count")
     own = parser.add_argument_group("of minidl's own kernels")
     own.add_argument("--shape", type=shapes, default=[], metavar="AxB,CxD", help="of each input: x and w of a "
                      "convolution, 4x6x28x28,16x6x5x5")
@@ -75,13 +81,13 @@ def command(args: argparse.Namespace) -> int:
     arguments = {}
     for name, text in map(pair, args.args):
         arguments[name] = value(parameters[name], text, args.seed) if name in parameters else text
-    done = kernel.run(args.grid, args.block, arguments, shared=args.shared, seed=args.seed)
+    done = kernel.run(args.grid, args.block, arguments, shared=args.shared, seed=args.seed, arch=args.arch)
     for name, array in done.arrays.items():
         if parameters[name].written:
             with np.printoptions(threshold=64, edgeitems=4, linewidth=100, precision=6, suppress=True):
                 say(f"{name} {array.dtype} {array.shape}\n{array}")
-    if args.count:
-        say(f"{done.counts}\n")
+    if args.count or args.arch:
+        tell(done.counts, args.arch)
     for fault in done.faults:
         complain(fault)
     if not done.faults:
@@ -96,9 +102,14 @@ def own_kernel(args: argparse.Namespace) -> int:
                          "launcher makes the rest; leave out --args, --define, --shared and --kernel")
     from ...lab.emulator.own import count
 
-    say(str(count(args.file, args.shape, args.dtype, layout=args.layout,
-                  **{name: getattr(args, name) for name in OPTIONS})))
+    tell(count(args.file, args.shape, args.dtype, layout=args.layout, arch=args.arch,
+               **{name: getattr(args, name) for name in OPTIONS}), args.arch)
     return 0
+
+
+def tell(table: Table, arch: int) -> None:
+    """Print what a kernel costs, and what it takes of a GPU."""
+    say("\n".join([f"{table}", *(report(table, arch) if arch else ()), ""]))
 
 
 def shapes(text: str) -> list[tuple[int, ...]]:
