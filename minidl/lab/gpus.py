@@ -1,5 +1,5 @@
-"""What a multiprocessor holds of a kernel, by a GPU's generation; what a kernel takes of it, without a GPU; and how fast
-arithmetic and memory are, of one GPU of each.
+"""How many blocks of a kernel a multiprocessor holds, by the generation of GPUs; what a kernel takes of it, compiled
+without a GPU; and how fast arithmetic and memory are, of one GPU of each.
 
 >>> held(90, threads=256, registers=40, shared=0)
 {'blocks': 32, 'warps': 8, 'registers': 6, 'shared memory': 228}

@@ -168,6 +168,47 @@ def test_counts_do_not_depend_on_the_order_of_threads(what: str) -> None:
         assert done.run(1, block, arguments, shared=1024, orders=1, seed=seed).counts.total == expected
 
 
+SHARED = """__global__ void k(REAL* y) {
+    __shared__ REAL s[128];
+    s[threadIdx.x] = 1; s[threadIdx.x + 32] = 1; s[threadIdx.x + 64] = 1; s[threadIdx.x + 96] = 1; __syncthreads();
+    y[threadIdx.x] = s[AT];
+}
+"""
+# What the lanes read -> sectors, in halves of a warp, as compute capability 1.3 moves them; and how many all together
+HALVES = {"x[i]": (4, 4), "x[i + 1]": (4 + 2 + 1, 5), "x[2 * i]": (8, 8), "x[7]": (2, 1), "x[32 * i]": (32, 32),
+          "x[31 - i]": (4, 4), "((const char*)x)[i]": (2, 1)}
+# Type and place -> steps of shared memory, and those that had to be: by halves, then by the whole warp
+STEPS = {("float", "threadIdx.x"): (2, 2, 1, 1), ("float", "2 * threadIdx.x"): (4, 2, 2, 1), ("float", "5"): (2, 2, 1, 1),
+         ("float", "threadIdx.x / 4"): (8, 2, 1, 1), ("float", "threadIdx.x / 2 * 2"): (4, 2, 1, 1),
+         ("double", "threadIdx.x"): (8, 4, 2, 2)}
+
+
+def test_halves_of_warps_are_counted_by_the_rules_of_2009() -> None:
+    """By hand, from the rules of compute capability 1.x: two addresses of a bank, one word for all that want it."""
+    lines = "".join(f"    y[i] = {each};\n" for each in HALVES)
+    done = kernel(f"{HEAD}{lines}}}\n")
+    then, now = (done.run(1, 32, {"x": X, "y": Y}, orders=1, arch=arch).counts.lines for arch in (13, 90))
+    assert [(then[3 + i].loads.sectors, now[3 + i].loads.sectors) for i in range(len(HALVES))] == [*HALVES.values()]
+
+
+@pytest.mark.parametrize("what", STEPS, ids=lambda what: " ".join(what))
+def test_halves_of_warps_read_shared_memory_by_the_rules_of_2009(what: tuple[str, str]) -> None:
+    Path("k.cu").write_text(SHARED)
+    done = Kernel("k.cu", constants={"REAL": what[0], "AT": what[1]})
+    found = (done.run(1, 32, {"y": Y if what[0] == "float" else YD}, orders=1, arch=arch).counts.lines[4].shared_loads
+             for arch in (13, 90))
+    assert [n for each in found for n in (each.wavefronts, each.wavefronts - each.conflicts)] == [*STEPS[what]]
+
+
+def test_the_costliest_request_of_a_line_is_kept() -> None:
+    """And the addresses of its lanes."""
+    done = kernel(HEAD + "if (i % 2) y[i] = x[threadIdx.x / 32 ? 8 * i : i];\n}\n").run(1, 64, {"x": X, "y": Y}, orders=1)
+    request = done.counts.requests[3, "loads"]
+    assert (request.warp, request.size, request.parts) == (1, 4, 16)
+    lanes = [at for at in request.at if at]
+    assert [at - lanes[0] for at in lanes] == [64 * lane for lane in range(16)]
+
+
 # ---------------------------------------------------------------- by line
 def test_counts_are_of_lines() -> None:
     """What a function does counts where it stands, or, if that is another file, where it is called."""
@@ -340,6 +381,10 @@ def test_the_command_prints_the_source_with_its_counts(capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     assert re.search(r"\n +1 +8 +8.0 +1 +4 +4.0 +3  y\[i\] = x\[2 \* i\]; }\n", out), out
     assert "global loads: 128 bytes asked for by the lanes, 256 moved\n" in out
+    assert cli.main([*given, "--arch", "80"]) == 0
+    assert re.search(r"moved\nA100 SXM 40 GB, compute capability 8.0\n  .*\n  0 bytes of shared memory per block of 32 "
+                     "threads: 32 blocks per multiprocessor, limited by blocks, occupancy 50%\n",
+                     capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(("flags", "message"), [
