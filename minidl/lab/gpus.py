@@ -105,7 +105,8 @@ def taken(text: str, kernel: str, constants: tuple[Constant, ...], arch: int) ->
         nvrtc.destroyProgram(program)
     name = rf"(?:{kernel}|_Z{len(kernel)}{kernel}\w*)"        # as C, or as C++
     found = re.search(rf"Function properties for {name}\s(.*?)(?:Compiling|\Z)", log, re.DOTALL)
-    assert found, f"the compiler's log is not as it was: {log[:500]}"
+    if found is None:
+        raise RuntimeError(f"registers: NVRTC's log says nothing of {kernel}")
 
     def number(before: str, behind: str = "") -> int:
         return sum(map(int, re.findall(rf"{before}(\d+){behind}", found[1])))

@@ -178,9 +178,9 @@ SHARED = """__global__ void k(REAL* y) {
 HALVES = {"x[i]": (4, 4), "x[i + 1]": (4 + 2 + 1, 5), "x[2 * i]": (8, 8), "x[7]": (2, 1), "x[32 * i]": (32, 32),
           "x[31 - i]": (4, 4), "((const char*)x)[i]": (2, 1)}
 # Type and place -> steps of shared memory, and those that had to be: by halves, then by the whole warp
-STEPS = {("float", "threadIdx.x"): (2, 2, 1, 1), ("float", "2 * threadIdx.x"): (4, 2, 2, 1), ("float", "5"): (2, 2, 1, 1),
-         ("float", "threadIdx.x / 4"): (8, 2, 1, 1), ("float", "threadIdx.x / 2 * 2"): (4, 2, 1, 1),
-         ("double", "threadIdx.x"): (8, 4, 2, 2)}
+STEPS = {("float", "threadIdx.x"): (2, 2, 1, 1), ("float", "2 * threadIdx.x"): (4, 2, 2, 1),
+         ("float", "5"): (2, 2, 1, 1), ("float", "threadIdx.x / 4"): (8, 2, 1, 1),
+         ("float", "threadIdx.x / 2 * 2"): (4, 2, 1, 1), ("double", "threadIdx.x"): (8, 4, 2, 2)}
 
 
 def test_halves_of_warps_are_counted_by_the_rules_of_2009() -> None:
@@ -202,11 +202,13 @@ def test_halves_of_warps_read_shared_memory_by_the_rules_of_2009(what: tuple[str
 
 def test_the_costliest_request_of_a_line_is_kept() -> None:
     """And the addresses of its lanes."""
-    done = kernel(HEAD + "if (i % 2) y[i] = x[threadIdx.x / 32 ? 8 * i : i];\n}\n").run(1, 64, {"x": X, "y": Y}, orders=1)
+    source = HEAD + "if (i % 2) y[i] = x[threadIdx.x / 32 ? 8 * i : i];\n}\n"
+    done = kernel(source).run(1, 64, {"x": X, "y": Y}, orders=1)
     request = done.counts.requests[3, "loads"]
     assert (request.warp, request.size, request.parts) == (1, 4, 16)
     lanes = [at for at in request.at if at]
     assert [at - lanes[0] for at in lanes] == [64 * lane for lane in range(16)]
+    assert request.places[1:4] == ("x[264]", "", "x[280]")
 
 
 # ---------------------------------------------------------------- by line

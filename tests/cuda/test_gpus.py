@@ -47,7 +47,8 @@ def test_without_nvrtc_the_rest_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     """Of a kernel whose arithmetic takes longer than its memory, and of another."""
     monkeypatch.setitem(sys.modules, "cupy.cuda", None)
     for flop, most in (2560, 66.9), (64, 1.68):
-        table = Table("k", "k.cu", SOURCE, 1, {1: Counts(Global(1, 4, 128), flop=flop)}, launch=Launch(256, 60000, 4000))
+        table = Table("k", "k.cu", SOURCE, 1, {1: Counts(Global(1, 4, 128), flop=flop)},
+                      launch=Launch(256, 60000, 4000))
         assert gpus.report(table, 90) == [
             "H100 SXM, compute capability 9.0",
             "  registers: there is no NVRTC, CUDA's compiler, which comes with CuPy; pip install 'minidl[cuda13]'",

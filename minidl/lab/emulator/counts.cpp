@@ -1,5 +1,5 @@
 // Counts what the accesses to memory of a kernel cost: requests of warps, sectors of global memory and wavefronts of
-// shared memory, by the instruction; and the branches whose ways lanes of one warp take both. watch.cpp tells it of each
+// shared memory, by the instruction; and branches that lanes of one warp leave by both ways. watch.cpp tells it of each
 // access. The compiler tells of each basic block that a thread enters, and of the comparison before it leaves
 // (-fsanitize-coverage=trace-pc,trace-cmp).
 //
@@ -26,7 +26,7 @@ struct Count {                                           // as counts.py reads i
     size_t line;                                         // of the instruction: its offset in the library
     int way, unused;
     long long requests, parts, least, asked;             // parts: sectors, or wavefronts, of which `least` must be
-    long long most;                                      // parts of the request that has most of them, the first such
+    long long most;                                      // parts of the request that has most, of the first block
     int warp, size, block[3], unused2;                   // whose it is, and the bytes of an access
     uintptr_t at[WARP];                                  // and the addresses of its lanes, or 0
 };
@@ -119,8 +119,8 @@ int sectors_of_half(std::vector<Event> lanes) {
     return found;
 }
 
-// Compute capability 1.x: half of a warp's accesses to shared memory. One step reads one word for all lanes that want it,
-// here the word that most want, and of each other bank for one lane. Of lanes that write the same word one does.
+// Compute capability 1.x: half of a warp's accesses to shared memory. One step reads one word for all lanes that want
+// it, here the word that most want, and of each other bank for one lane. Of lanes that write the same word one does.
 int steps_of_half(const std::vector<Event>& lanes, bool reads) {
     int steps = 0;
     for (int part = 0; part < lanes[0].size; part += WORD) {
@@ -177,10 +177,13 @@ void request(const Event* const (&event)[WARP], Way way, int warp) {
     if (rules == OF_HALVES) add_halves(of_lane, way, count);
     else if (way <= GLOBAL_ATOMIC) count.parts += sectors(lanes);
     else add_wavefronts(of_lane, widest, way == SHARED_LOAD, count);
-    if (count.parts - before <= count.most) return;
-    count.most = count.parts - before;
+    const int here[] = {(int)blockIdx.x, (int)blockIdx.y, (int)blockIdx.z};
+    const long long parts = count.parts - before;
+    const bool before_it = warp < count.warp && !memcmp(here, count.block, sizeof here);
+    if (parts < count.most || (parts == count.most && !before_it)) return;
+    count.most = parts;
     count.warp = warp, count.size = lanes[0].size;
-    count.block[0] = blockIdx.x, count.block[1] = blockIdx.y, count.block[2] = blockIdx.z;
+    memcpy(count.block, here, sizeof here);
     for (int lane = 0; lane < WARP; ++lane) count.at[lane] = of_lane[lane].at;
 }
 

@@ -8,7 +8,7 @@ import operator
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,8 +97,8 @@ class Counts:
 
 
 class Request(NamedTuple):
-    """One request of a warp: which of WAYS, the warp's number in its block, the bytes of an access, and what each lane
-    asks for: an address, or 0 for none; and how many sectors or wavefronts it is."""
+    """One request of a warp: which of WAYS, the warp's number in its block, the bytes of an access, the address that
+    each lane asks for, or 0 for none, how many sectors or wavefronts it is, and the names of what lies there."""
 
     way: str
     block: tuple[int, int, int]
@@ -106,13 +106,14 @@ class Request(NamedTuple):
     size: int
     at: tuple[int, ...]
     parts: int
+    places: tuple[str, ...] = ()
 
 
 class Launch(NamedTuple):
     """How a kernel was launched: threads of a block, its bytes of shared memory, those that the launch asked for and
     those of arrays with a size of their own; the source with its includes, and the constants."""
 
-    threads: int = 0
+    threads: int = 1
     dynamic: int = 0
     static: int = 0
     source: str = ""
@@ -160,19 +161,30 @@ class Table:
         return Table(self.kernel, self.file, self.text, self.blocks + other.blocks, lines,
                      self.complete and other.complete, {**other.requests, **self.requests}, self.launch)
 
+    def rows(self) -> list[tuple[int, str, Counts]]:
+        """Number, text and counts of each line of the kernel, and of others that have counts; of no line: number 0."""
+        source = self.text.splitlines()
+        return [(number, source[number - 1] if 0 < number <= len(source) else "in no line",
+                 self.lines.get(number, Counts()))
+                for number in sorted({*_extent(self.text, self.kernel), *self.lines})]
+
+    def columns(self) -> Iterator[tuple[str, str, list[list[str]]]]:
+        """Of each of WAYS that was counted: it, its name, and columns: a head, each row's text, and the total's."""
+        rows = [*(counts for *_, counts in self.rows()), self.total]
+        for way in (way for way in WAYS if _asked(getattr(self.total, way))):
+            title = NAMES.get(way) or (way.replace("_", " ") if way in WAYS[3:6] else f"global {way}")
+            yield way, title, [[name, *(show(getattr(row, way)) if _asked(getattr(row, way)) else "" for row in rows)]
+                               for name, show in COLUMNS[type(getattr(self.total, way))]]
+
     def __str__(self) -> str:
-        total, source = self.total, self.text.splitlines()
-        numbers = sorted({*_extent(self.text, self.kernel), *self.lines})
-        rows = [*(self.lines.get(number, Counts()) for number in numbers), total]
-        beside = ["", "", *(f"{number:>4}  {source[number - 1]}" if 0 < number <= len(source) else "   in no line"
-                            for number in numbers), "      total"]
+        total, rows = self.total, self.rows()
+        numbers = [number for number, *_ in rows]
+        beside = ["", "", *(f"{number:>4}  {text}" if number else f"   {text}" for number, text, _ in rows),
+                  "      total"]
         blocks = []
-        for way in (way for way in WAYS if _asked(getattr(total, way))):
-            columns = [[name, *(show(getattr(row, way)) if _asked(getattr(row, way)) else "" for row in rows)]
-                       for name, show in COLUMNS[type(getattr(total, way))]]
+        for _, title, columns in self.columns():
             lines = ["  ".join(cells) for cells in zip(*([text.rjust(max(map(len, column))) for text in column]
                                                          for column in columns))]
-            title = NAMES.get(way) or way.replace("_", " ") if way[:6] == "shared" or way in NAMES else f"global {way}"
             blocks.append([text.center(max(len(title), len(lines[0]))) for text in (title, *lines)])
         shown = ["   ".join([*each, text]).rstrip() for *each, text in zip(*blocks, beside)]
         gaps = [at for at in range(1, len(numbers)) if numbers[at] > numbers[at - 1] + 1]
@@ -251,8 +263,10 @@ class Counted(NamedTuple):
     requests: dict[tuple[int, str], Request]
 
 
-def counted(watch: ctypes.CDLL, library: Path, file: str) -> Counted:
-    """Not complete, and empty, where the lanes of a warp do too much between two barriers for all of it to be kept."""
+def counted(watch: ctypes.CDLL, library: Path, file: str, place: Callable[[int, int], str] = lambda at, size: "",
+            ) -> Counted:
+    """place: names what lies at an address, of so many bytes. Not complete, and empty, where the lanes of a warp do too
+    much between two barriers for all of it to be kept."""
     watch.watch_counts.restype = ctypes.POINTER(_Count)
     count = ctypes.c_int()
     start = watch.watch_counts(ctypes.byref(count))
@@ -268,7 +282,8 @@ def counted(watch: ctypes.CDLL, library: Path, file: str) -> Counted:
         line = next((number for name, number in places.get(offset, ()) if name == file), 0)
         result.lines[line] = result.lines.get(line, Counts()) + counts
         if each and each.most:             # of several instructions of a line the one that costs most
-            asked = Request(WAYS[each.way], tuple(each.block), each.warp, each.size, tuple(each.at), each.most)
+            asked = Request(WAYS[each.way], tuple(each.block), each.warp, each.size, tuple(each.at), each.most,
+                            tuple(place(at, each.size) if at else "" for at in each.at))
             result.requests[line, asked.way] = max(result.requests.get((line, asked.way), asked), asked,
                                                    key=lambda one: one.parts)
     return result._replace(lines=dict(sorted(result.lines.items())))

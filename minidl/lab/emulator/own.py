@@ -224,7 +224,8 @@ class Counter(Emulator):
 def counting(multiprocessors: int = FACTS["multiprocessors"], arch: int = 0) -> Iterator[dict[str, Table]]:
     """The counts of minidl's kernels that are launched within, by kernel. Arrays are moved there by `there`.
 
-    multiprocessors: of the GPU; some launchers share work by it. arch: as `Kernel.run` takes it. Raises RuntimeError without a C++ compiler.
+    multiprocessors: of the GPU; some launchers share work by it. arch: as `Kernel.run` takes it. Raises RuntimeError
+    without a C++ compiler.
 
         with counting() as tables:
             ops.max_pool2d(there(np.ones((1, 1, 8, 8), "float32")), 2)

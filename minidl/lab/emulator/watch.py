@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import math
 import os
 import re
@@ -125,7 +126,8 @@ class Kernel:
         for i in range(orders):
             launches.append(self._run(_three("grid", grid), _three("block", block), arguments, shared, seed + i,
                                       0 if i else rules(arch)))
-            counts = counts if i else counted(self._watch, self._path, self.file.name)
+            counts = counts if i else counted(self._watch, self._path, self.file.name,
+                                              functools.partial(self._place, self._arrays))
         arrays, faults = launches[0][0], list({key: told for _, found in reversed(launches)
                                                for key, told in found.items()}.values())
         for name in (each.name for each in self.parameters if each.written and not faults):
@@ -168,6 +170,7 @@ class Kernel:
             self._watch.watch_array(ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes),
                                     each.dtype.itemsize, int(not isinstance(given, tuple)))
             values.append(np.array([array.ctypes.data], np.uint64).ctypes)
+        self._arrays = arrays              # until the counts name what lies in them
         packed = (ctypes.c_void_p * len(values))(*(value.data for value in values))
         sys.stdout.flush()                 # before what the kernel prints
         message = self._library.run((ctypes.c_int * 8)(*grid, *block, shared, seed), packed)

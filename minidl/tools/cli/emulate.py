@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ def main(argv: list[str] | None = None, prog: str = "minidl emulate") -> int:
     parser.add_argument("--define", nargs="*", default=[], metavar="NAME=VALUE", help="constants, as nvcc's -D")
     parser.add_argument("--seed", type=int, default=1, help="of random values and orders (default: %(default)s)")
     parser.add_argument("--count", action="store_true", help="print the source with what each line costs")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page that needs no network: the source with "
+                        "its counts in colour, faults at their lines, and pictures of what the lanes of a warp ask for")
     parser.add_argument("--arch", type=int, choices=sorted(GPUS), default=0, metavar="N", help="a GPU's compute "
                         f"capability, {', '.join(f'{n} ({gpu.name})' for n, gpu in GPUS.items())}: what of its "
                         "multiprocessors the kernel takes, and whether its arithmetic or its memory limits; 13 counts "
@@ -88,6 +91,7 @@ def command(args: argparse.Namespace) -> int:
                 say(f"{name} {array.dtype} {array.shape}\n{array}")
     if args.count or args.arch:
         tell(done.counts, args.arch)
+    draw(args, done.counts, done.faults)
     for fault in done.faults:
         complain(fault)
     if not done.faults:
@@ -102,14 +106,25 @@ def own_kernel(args: argparse.Namespace) -> int:
                          "launcher makes the rest; leave out --args, --define, --shared and --kernel")
     from ...lab.emulator.own import count
 
-    tell(count(args.file, args.shape, args.dtype, layout=args.layout, arch=args.arch,
-               **{name: getattr(args, name) for name in OPTIONS}), args.arch)
+    table = count(args.file, args.shape, args.dtype, layout=args.layout, arch=args.arch,
+                  **{name: getattr(args, name) for name in OPTIONS})
+    tell(table, args.arch)
+    draw(args, table, ())
     return 0
 
 
 def tell(table: Table, arch: int) -> None:
     """Print what a kernel costs, and what it takes of a GPU."""
     say("\n".join([f"{table}", *(report(table, arch) if arch else ()), ""]))
+
+
+def draw(args: argparse.Namespace, table: Table, faults: Sequence[str]) -> None:
+    """Write the page that was asked for."""
+    if args.html:
+        from ..plot.figures import write
+        from ..plot.kernel import kernel_page
+
+        say(str(write(args.html, kernel_page(table, faults, args.arch).encode())))
 
 
 def shapes(text: str) -> list[tuple[int, ...]]:
