@@ -227,7 +227,7 @@ def document(title: str, sections: Iterable[tuple[str, str, str]], notes: Iterab
     """A page of sections (title, HTML, class), of which those without content are left out."""
     title = escape(short(title, MAX_SHOWN))
     return PAGE.substitute(
-        title=title, light=_colours(LIGHT, 0), dark=_colours(DARK, 1),
+        title=title, light=variables(LIGHT, 0), dark=variables(DARK, 1),
         colours="\n".join(f".{name} {{ stroke: var(--{name}); color: var(--{name}) }} .area.{name} {{ fill: "
                           f"var(--{name}) }}" for name in (*(f"s{i}" for i in range(MAX_SERIES)), "train", "test",
                                                             "own")),
@@ -238,7 +238,7 @@ def document(title: str, sections: Iterable[tuple[str, str, str]], notes: Iterab
                            for name, content, kind in sections if content))
 
 
-def _colours(theme: Theme, column: int) -> str:
+def variables(theme: Theme, column: int) -> str:
     """The page's variables of a theme."""
     named = {"ink": theme.ink, "faint": theme.faint, "line": theme.line, "paper": theme.paper,
              "train": theme.series["train"], "test": theme.series["test"], "own": theme.series[""],

@@ -135,11 +135,12 @@ def roofline(flop: float, moved: float, points: Sequence[tuple[str, float, float
              f'text-anchor="end">{flop / 1e12:.3g} TFLOP/s</text><text class="mark" x="{(LEFT + ridge) / 2 - 8:.1f}" '
              f'y="{(up.place(low * moved / 1e12) + up.place(flop / 1e12)) / 2:.1f}" text-anchor="end">'
              f'{moved / 1e9:,.0f} GB/s</text>']
-    for name, x, y in points:
+    for i, (name, x, y) in enumerate(points):                  # names below and above in turn
         at, anchor = across.place(x), "end" if x > math.sqrt(low * high) else "start"
-        parts.append(f'<path class="line dots test" d="M{at:.1f} {up.place(y / 1e12):.1f}h0"/><text x="'
-                     f'{at - 7 if anchor == "end" else at + 7:.1f}" y="{up.place(y / 1e12) + 16:.1f}" text-anchor='
-                     f'"{anchor}">{escape(name)}</text>')
+        beside, below = -7 if anchor == "end" else 7, -6 if i % 2 else 16
+        parts.append(f'<path class="line dots test" d="M{at:.1f} {up.place(y / 1e12):.1f}h0"/><text '
+                     f'x="{at + beside:.1f}" y="{up.place(y / 1e12) + below:.1f}" text-anchor="{anchor}">'
+                     f'{escape(name)}</text>')
     return _figure("".join(parts), [], "roofline")
 
 
