@@ -446,7 +446,10 @@ def test_a_gpu_without_cupy_has_its_command(monkeypatch: pytest.MonkeyPatch, wit
 
 def test_a_gpu_is_described(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """By a CuPy that is made up, on which no kernel runs."""
-    properties = {"name": b"NVIDIA H200", "major": 9, "minor": 0, "totalGlobalMem": 140 * 2**30}
+    properties = {"name": b"NVIDIA H200", "major": 9, "minor": 0, "totalGlobalMem": 140 * 2**30,
+                  "multiProcessorCount": 132, "maxThreadsPerMultiProcessor": 2048, "regsPerMultiprocessor": 65536,
+                  "sharedMemPerMultiprocessor": 228 * 1024, "sharedMemPerBlockOptin": 227 * 1024,
+                  "maxThreadsPerBlock": 1024, "regsPerBlock": 65536, "l2CacheSize": 60 * 2**20}
     runtime = SimpleNamespace(getDeviceProperties=lambda number: properties, driverGetVersion=lambda: 13010)
     cuda = SimpleNamespace(runtime=runtime, nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)))
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(__version__="14.2.0", cuda=cuda, ndarray=type(None)))
@@ -454,6 +457,9 @@ def test_a_gpu_is_described(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     status, out = doctored(capsys, "--offline")
     assert status == 0
     assert "ok    CuPy 14.2.0, NVIDIA H200, compute capability 9.0, 140 GiB, driver for CUDA 13.1\n" in out
+    assert ("ok    132 multiprocessors, each of 2,048 threads (270,336 in all), 65,536 registers and 228 KiB of shared "
+            "memory, of which a block has at most 1,024 threads, 65,536 registers and 227 KiB; 60 MiB of second-level "
+            "cache\n") in out
     assert "ok    NVRTC 13.0\n  lacks this cannot be looked at: " in out
 
 

@@ -71,6 +71,8 @@ def main(argv: list[str] | None = None, prog: str = "minidl emulate") -> int:
 
 def command(args: argparse.Namespace) -> int:
     """Run it and print."""
+    if args.html and (args.html.is_dir() or not args.html.parent.is_dir()):
+        raise ValueError(f"--html is {args.html}, which is not a file in a folder that is there; name one, kernel.html")
     if not args.file.endswith(".cu") and not Path(args.file).exists():
         return own_kernel(args)
     if args.shape:

@@ -564,6 +564,7 @@ def _settings(settings: Mapping[str, Any]) -> str:
 
 
 def folded(title: str, content: str, is_open: bool = False) -> str:
+    """What is seen when its title is clicked."""
     return f"<details{' open' * is_open}><summary>{title}</summary>{content}</details>"
 
 
