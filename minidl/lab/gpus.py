@@ -128,12 +128,12 @@ def report(table: Table, arch: int) -> list[str]:
     blocks = min(fit.values())
     limit = " and ".join(name for name, each in fit.items() if each == blocks)
     fits = f"{blocks} block{'s' * (blocks != 1)} per multiprocessor" if blocks else "no block fits a multiprocessor"
-    lines.append(f"{shared:,} bytes of shared memory per block of {launch.threads} threads: {fits}, limited by {limit}, "
-                 f"occupancy {occupancy(arch, launch.threads, blocks):.0%}")
+    lines.append(f"{shared:,} bytes of shared memory per block of {launch.threads} threads: {fits}, limited by "
+                 f"{limit}, occupancy {occupancy(arch, launch.threads, blocks):.0%}")
     total, ridge = table.total, gpu.flop / gpu.bytes
     if total.flop and total.moved:
         intensity = total.flop / total.moved
         lines.append(f"{intensity:.2f} FLOP per byte; memory limits below {ridge:.1f}: at most "
-                     f"{min(gpu.flop, intensity * gpu.bytes) / 1e12:.3g} of {gpu.flop / 1e12:.3g} TFLOP/s in fp32, if no "
-                     "cache helps")
+                     f"{min(gpu.flop, intensity * gpu.bytes) / 1e12:.3g} of {gpu.flop / 1e12:.3g} TFLOP/s in fp32, if "
+                     "no cache helps")
     return [f"{gpu.name}, compute capability {arch / 10}", *(f"  {line}" for line in lines)]

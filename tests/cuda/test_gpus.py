@@ -23,6 +23,7 @@ __global__ void __launch_bounds__(1024) full(const float* x, float* y) {
 """
 
 
+@pytest.mark.slow
 def test_what_a_kernel_takes() -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed: there is no NVRTC")
     plain, full = (gpus.taken(SOURCE, name, (("N", 3),), 90) for name in ("plain", "full"))
@@ -54,8 +55,8 @@ def test_without_nvrtc_the_rest_is_said(monkeypatch: pytest.MonkeyPatch) -> None
             "  registers: there is no NVRTC, CUDA's compiler, which comes with CuPy; pip install 'minidl[cuda13]'",
             "  64,000 bytes of shared memory per block of 256 threads: 3 blocks per multiprocessor, limited by shared "
             "memory, occupancy 38%",
-            f"  {flop / 128:.2f} FLOP per byte; memory limits below 20.0: at most {most} of 66.9 TFLOP/s in fp32, if no "
-            "cache helps"]
+            f"  {flop / 128:.2f} FLOP per byte; memory limits below 20.0: at most {most} of 66.9 TFLOP/s in fp32, if "
+            "no cache helps"]
 
 
 def test_a_block_that_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,4 +64,5 @@ def test_a_block_that_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "cupy.cuda", None)
     for dynamic, told in (65536, "1 block per multiprocessor, limited by shared memory, occupancy 3%"), (
             65537, "no block fits a multiprocessor, limited by shared memory, occupancy 0%"):
-        assert gpus.report(Table("k", "k.cu", SOURCE, 1, {}, launch=Launch(32, dynamic)), 75)[2].endswith(told)
+        table = Table("k", "k.cu", SOURCE, 1, {}, launch=Launch(32, dynamic))
+        assert gpus.report(table, 75)[2].endswith(told)

@@ -208,9 +208,9 @@ def described(properties: Mapping[str, Any]) -> str:
     each, threads = properties["multiProcessorCount"], properties["maxThreadsPerMultiProcessor"]
     shared, of_block = (properties[name] / 1024 for name in ("sharedMemPerMultiprocessor", "sharedMemPerBlockOptin"))
     return (f"{each} multiprocessors, each of {threads:,} threads ({each * threads:,} in all), "
-            f"{properties['regsPerMultiprocessor']:,} registers and {shared:.0f} KiB of shared memory, of which a block "
-            f"has at most {properties['maxThreadsPerBlock']:,} threads, {properties['regsPerBlock']:,} registers and "
-            f"{of_block:.0f} KiB; {properties['l2CacheSize'] / 2**20:.0f} MiB of second-level cache")
+            f"{properties['regsPerMultiprocessor']:,} registers and {shared:.0f} KiB of shared memory, of which a "
+            f"block has at most {properties['maxThreadsPerBlock']:,} threads, {properties['regsPerBlock']:,} registers "
+            f"and {of_block:.0f} KiB; {properties['l2CacheSize'] / 2**20:.0f} MiB of second-level cache")
 
 
 def lacking_gpu() -> Finding | None:
