@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from ..core.host import install
 from ..ops.common.sources import HOPPER, Constant, options
 from .emulator.counts import Table
 
@@ -86,7 +87,7 @@ def taken(text: str, kernel: str, constants: tuple[Constant, ...], arch: int) ->
         known = nvrtc.getSupportedArchs()
     except (ImportError, RuntimeError) as error:
         raise RuntimeError("registers: there is no NVRTC, CUDA's compiler, which comes with CuPy; "
-                           "pip install 'minidl[cuda13]'") from error
+                           f"{install('cuda13')}") from error
     if arch not in known:
         raise RuntimeError(f"registers: NVRTC {'.'.join(map(str, nvrtc.getVersion()))} compiles for compute capability "
                            f"{min(known) / 10} and newer, not for {arch / 10}")

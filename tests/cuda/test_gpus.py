@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from minidl.core.host import install
 from minidl.lab import gpus
 from minidl.lab.emulator.counts import Counts, Global, Launch, Table
 from minidl.ops.common.sources import HOPPER
@@ -52,7 +53,7 @@ def test_without_nvrtc_the_rest_is_said(monkeypatch: pytest.MonkeyPatch) -> None
                       launch=Launch(256, 60000, 4000))
         assert gpus.report(table, 90) == [
             "H100 SXM, compute capability 9.0",
-            "  registers: there is no NVRTC, CUDA's compiler, which comes with CuPy; pip install 'minidl[cuda13]'",
+            f"  registers: there is no NVRTC, CUDA's compiler, which comes with CuPy; {install('cuda13')}",
             "  64,000 bytes of shared memory per block of 256 threads: 3 blocks per multiprocessor, limited by shared "
             "memory, occupancy 38%",
             f"  {flop / 128:.2f} FLOP per byte; memory limits below 20.0: at most {most} of 66.9 TFLOP/s in fp32, if "

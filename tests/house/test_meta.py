@@ -190,7 +190,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/training", ("numpy", "tqdm", "minidl")),
     ("minidl/lab/own", ("minidl/compiler/passes", *BASE)),
     ("minidl/lab/profile", ("cupy", "minidl/compiler", *BASE)),
-    ("minidl/lab/gpus", ("cupy", f"{COMMON}/sources", "minidl/lab/emulator")),
+    ("minidl/lab/gpus", ("cupy", f"{CORE}/host", f"{COMMON}/sources", "minidl/lab/emulator")),
     ("minidl/lab/check_conv", ("cupy", "minidl/lab/emulator", *BASE)),
     # minidl's own kernels are launched by their launchers
     ("minidl/lab/emulator/own", ("cupy", "minidl/lab/emulator", *BASE)),
