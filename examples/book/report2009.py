@@ -2,7 +2,7 @@
 
     minidl train --model krizhevsky2009 --plugin examples/book/report2009.py --conv-algorithm report2009 --device cuda
 
-`minidl check-conv` draws other layers; tests/ops/test_book.py compares this one with the formula.
+`minidl check-conv` draws other layers; check.py compares each kernel of this one with the formula.
 """
 
 from pathlib import Path

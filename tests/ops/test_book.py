@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 
 import pytest
-from checks.book import BOOK, CHECKS, fault
+from checks.book import BOOK, check, fault
 from checks.compiler import needs_compiler
+from checks.own_convs import forget
 
+import minidl
 from minidl.ops.common.sources import pasted
+from minidl.zoo.own import import_file
 
 KERNELS = sorted(BOOK.glob("*.cu"))
+SLOW = {"fig16_12.cu", "fig16_18.cu", "report2009_fig7.cu"}
 
 
-def test_the_loop_nests_compute_what_minidl_computes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_loop_nests_compute_what_minidl_computes() -> None:
+    module = check().imported("loops.py")
+    assert {name for name in vars(module) if name.startswith("fig")} == {
+        "fig16_4", "fig16_5", "fig16_8", "fig16_10_4th", "fig16_9", "fig16_10", "fig16_11", "fig16_15", "fig16_16",
+        "fig16_17_4th"}
+    assert len([*module.beside_minidl()]) == 10
     assert fault("loops.py") == ""
-    assert capsys.readouterr().out.count("from minidl's") == 10
 
 
 @needs_compiler
-@pytest.mark.parametrize("file", [pytest.param(file, marks=pytest.mark.slow if file in (
-    "fig16_12.cu", "report2009_fig7.cu") else pytest.mark.deep) for file in sorted(CHECKS) if file.endswith(".cu")])
+@pytest.mark.parametrize("file", [pytest.param(file.name, marks=pytest.mark.slow if file.name in SLOW else
+                                               pytest.mark.deep) for file in KERNELS if file.stem != "helpers"])
 def test_a_kernel_computes_its_formula(file: str) -> None:
     assert fault(file) == ""
+
+
+@pytest.mark.deep
+@needs_compiler
+def test_each_is_an_algorithm() -> None:
+    """Of PMPP's, by `minidl check-conv`; the report's takes no layer that it draws, but says which it takes."""
+    try:
+        import_file(str(BOOK / "pmpp.py"))
+        for name in ("fig16_12", "fig16_13", "fig16_15_4th", "fig16_18", "fig16_18_4th"):
+            assert minidl.check_conv(name, shapes=3)["y"].compared >= 3
+        import_file(str(BOOK / "report2009.py"))
+        with pytest.raises(AssertionError, match=r"report2009 y: it refused all \d+ cases"):
+            minidl.check_conv("report2009", shapes=0)
+    finally:
+        forget()
 
 
 @pytest.mark.slow
@@ -39,7 +61,7 @@ def test_the_kernels_compile_for_gpus(architecture: int) -> None:
 
 def test_each_kernel_is_as_short_as_its_figure() -> None:
     """And says of which it is. helpers.cu has what no figure has."""
-    assert {file.name for file in KERNELS} == {*(file for file in CHECKS if file.endswith(".cu")), "helpers.cu"}
+    assert {file.name for file in KERNELS} == {*check().KERNELS, "helpers.cu"}
     page = (BOOK / "README.md").read_text(encoding="utf-8")
     for file in KERNELS:
         text = file.read_text(encoding="utf-8")
@@ -49,9 +71,3 @@ def test_each_kernel_is_as_short_as_its_figure() -> None:
                                re.findall(r"fig(\d+(?:_\d+)?)", file.stem)[0].replace("_", "."))
             assert re.match(rf"// .*{edition}.*Figs?\. [^:]*{number}", text), file.name
         assert f"`{file.name}`" in page
-
-
-def test_the_plugins_name_files_that_are_there() -> None:
-    for plugin in ("pmpp", "report2009"):
-        assert importlib.util.spec_from_file_location(plugin, BOOK / f"{plugin}.py")
-        assert f"`{plugin}.py`" in (BOOK / "README.md").read_text(encoding="utf-8")
