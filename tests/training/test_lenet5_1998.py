@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checks.book import check
 from tiers import tiered
 
 import minidl
@@ -372,7 +373,9 @@ def test_options_of_any_model_are_flags(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_recipe_of_an_option_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["models"]) == 0
-    assert re.search(r"with --option original=true: data mnist, epochs 20, .* lr 0\.003", capsys.readouterr().out)
+    said = capsys.readouterr().out
+    assert re.search(r"with --option original=true: data mnist, epochs 20, .* lr 0\.003", said)
+    assert re.search(r"with --option original=pmpp: data mnist, epochs 20, .* lr 0\.1", said)
 
 
 def test_summary_takes_options(capsys: pytest.CaptureFixture[str]) -> None:
@@ -380,10 +383,47 @@ def test_summary_takes_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert "parameters      60,000 and 6,600 fixed" in capsys.readouterr().out
 
 
+# ---------------------------------------------------------------- PMPP's net
+def test_pmpps_net_is_its_figures() -> None:
+    """Figs. 16.2 to 16.5, by the book's own loops, and 60,856 parameters."""
+    minidl.manual_seed(0)
+    net, loops = zoo.build("lenet5", original="pmpp"), check().imported("loops.py")
+    for pool in ("s2", "s4"):
+        bias = getattr(net, pool).bias
+        bias.data[...] = np.random.default_rng(0).standard_normal(bias.shape)
+    given = {name: values.astype(float) for name, values in net.state_dict().items()}
+    assert sum(p.size for p in net.parameters()) == 150 + 6 + 2_400 + 16 + 48_000 + 120 + 120 * 84 + 84 == 60_856
+    assert set(np.unique(given["output.codes"])) == {0, 1}
+    x = images(1)
+    y = x.numpy()[0].astype(float)
+    for conv, pool in (("c1", "s2"), ("c3", "s4")):
+        y = loops.fig16_5(loops.fig16_4(y, given[f"{conv}.weight"]), given[f"{pool}.bias"].ravel(), 2)
+    y = loops.sigmoid(loops.fig16_4(y, given["c5.weight"]).ravel() + given["c5.bias"])
+    y = loops.sigmoid(given["f6.weight"] @ y + given["f6.bias"])
+    want = -((y - given["output.codes"]) ** 2).sum(axis=1)
+    np.testing.assert_allclose(net(x).numpy()[0], want, rtol=1e-4)
+
+
+def test_pmpps_net_learns_eight_images_by_its_recipe() -> None:
+    net, recipe = zoo.build("lenet5", original="pmpp"), zoo.MODELS["lenet5"].recipe_for(original="pmpp")
+    sgd, losses = optim.SGD(net.parameters(), recipe.lr, recipe.momentum), []
+    for _ in range(80):
+        sgd.zero_grad()
+        loss = net.loss(net(images(8)), np.arange(8))
+        loss.backward()
+        sgd.step()
+        losses.append(loss.item())
+    print(losses[0], losses[-1])
+    assert losses[-1] < losses[0] / 3
+
+
 # ---------------------------------------------------------------- what is refused
 @pytest.mark.parametrize(("refused", "message"), [
     (lambda: zoo.build("lenet5", original="yes"),
-     "zoo: the option original of model 'lenet5' is 'yes' but must be True or False$"),
+     "lenet5: original is 'yes' but must be True, False or 'pmpp'$"),
+    (lambda: zoo.build("lenet5", original=1), "lenet5: original is 1 but must be True, False or 'pmpp'$"),
+    (lambda: zoo.build("lenet5", original="pmpp", activation="relu"),
+     "lenet5: activation is 'relu' but original=pmpp squashes by sigmoid; leave one of them out$"),
     (lambda: build(activation="relu"),
      "lenet5: activation is 'relu' but original=True squashes by the paper's scaled tanh; leave one of them out$"),
     (lambda: build(classes=11),
