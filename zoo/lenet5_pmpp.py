@@ -29,7 +29,7 @@ class MeanPool2d(nn.Module):
         self.bias = Tensor(np.zeros((channels, 1, 1), np.float32), requires_grad=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.sigmoid(ops.avg_pool2d(x, 2) + self.bias)
+        return ops.sigmoid(ops.avg_pool2d(x, size=2) + self.bias)
 
 
 def layers(in_channels: int, classes: int) -> LeNet5:

@@ -116,6 +116,8 @@ def fault(file):
 
 
 def main():
+    if wrong := [file for file in sys.argv[1:] if file not in CHECKS]:
+        return f"{wrong[0]} is not one of {', '.join(CHECKS)}"
     faults = {file: fault(file) for file in sys.argv[1:] or CHECKS}
     for file, found in faults.items():
         print(f"{file}: {found or 'right'}")

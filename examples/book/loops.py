@@ -195,7 +195,7 @@ def beside_minidl():
     y = ops.conv2d(x, w)
     y.backward(Tensor(dE_dY))
     Y, dX, dW = y.numpy(), x.grad.numpy(), w.grad.numpy()
-    S = ops.sigmoid(ops.avg_pool2d(y, 2) + Tensor(b.reshape(4, 1, 1))).numpy()
+    S = ops.sigmoid(ops.avg_pool2d(y, size=2) + Tensor(b.reshape(4, 1, 1))).numpy()
     unrolled = ops.conv2d(x, Tensor(np.eye(27).reshape(27, 3, 3, 3))).numpy().reshape(2, 27, -1)
     yield "Fig. 16.4", fig16_4(X[0], W), Y[0]
     yield "Fig. 16.5", fig16_5(Y[0], b, 2), S[0]

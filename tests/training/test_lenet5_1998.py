@@ -244,16 +244,36 @@ def test_gpu_it_trains_as_on_the_cpu(compiled: bool) -> None:
         assert theirs["test_accuracy"] == pytest.approx(ours["test_accuracy"], abs=0.05)
 
 
+def letters(count: int) -> Tensor:
+    """Images of the letter A, drawn as three strokes of a random size and width, and scaled as the digits are."""
+    rng, (rows, columns), images = np.random.default_rng(0), np.mgrid[:32, :32], []
+    for _ in range(count):
+        top, bottom, tip, half = (rng.uniform(*ends) for ends in ((6, 8), (24, 26), (14, 18), (6, 8)))
+        at, width = rng.uniform(0.55, 0.7), rng.uniform(1, 1.6)
+        bar = top + at * (bottom - top)
+        apart = []                         # of each pixel from each stroke
+        for r, c, down, right in ((top, tip, bottom - top, -half), (top, tip, bottom - top, half),
+                                  (bar, tip - at * half, 0, 2 * at * half)):
+            along = np.clip(((rows - r) * down + (columns - c) * right) / (down**2 + right**2), 0, 1)
+            apart.append(np.hypot(rows - r - along * down, columns - c - along * right))
+        images.append(np.clip(width + 0.5 - np.min(apart, axis=0), 0, 1))
+    return Tensor(((np.array(images)[:, None] - 0.2) / 0.35).astype(np.float32))
+
+
 @pytest.mark.slow
-def test_noise_is_rejected_and_digits_are_not() -> None:
+def test_noise_and_letters_are_rejected_and_digits_are_not() -> None:
+    """PMPP, 4th edition, Fig. 16.4: an A is none of the ten."""
     net, _ = trained(False)
     noise = Tensor(np.random.default_rng(0).uniform(-0.5, 2.3, (100, 1, 32, 32)).astype(np.float32))
     with minidl.no_grad():
         rejected = net.or_none(net(noise)).argmax(axis=1).numpy() == 10
         kept = np.concatenate([net.or_none(net(Tensor(x))).argmax(axis=1).numpy() != 10
                                for x, _ in digits(300, "test")])
+        none = net.or_none(net(letters(100))).argmax(axis=1).numpy() == 10
+    print(f"rejected: {none.mean():.2f} of the letters, {1 - kept.mean():.2f} of the digits")
     assert rejected.all()
     assert kept.mean() > 0.3               # after 5 epochs of 1,500 images
+    assert none.mean() > 0.7
 
 
 @one_slow
