@@ -34,6 +34,8 @@ RESULTS = {
                    passes > 1 and not wrong),
     "residual_net": (r"test accuracy ([\d.]+)$", lambda accuracy: accuracy > 0.6),
     "resume": (r"the weights are the same, bit by bit$", lambda: True),
+    "shifts": (r"all ([\d.]+), averages ([\d.]+), maxima ([\d.]+)$", lambda plain, average, maximum:
+               maximum > plain + 0.03 and average > plain - 0.02),
     "table_regression": (r"square error ([\d.]+); of a straight line ([\d.]+)", lambda net, line:
                          0.9 < net < 0.7 * line),
     "xor": (r"test accuracy of one layer ([\d.]+), of two ([\d.]+)$", lambda one, two: one < 0.8 and two > 0.95),
@@ -42,7 +44,7 @@ RESULTS = {
 
 @pytest.mark.parametrize("script", of_files(EXAMPLES, deep=[
     "adversarial_pair", "augmentation", "averaged_weights", "fine_tuning", "learning_rate_search", "mixup",
-    "residual_net", "resume"]))
+    "residual_net", "resume", "shifts"]))
 def test_an_example_prints_its_result(script: Path, tmp_path: Path) -> None:
     if script.stem == "picture_folder":
         pytest.importorskip("PIL", reason="Pillow is not installed")
