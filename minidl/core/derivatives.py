@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from .tensor import Tensor, flow, owns, wrap
 Tensors = Tensor | Sequence[Tensor]
 
 
-def _several(name: str, what: str, given: Any) -> tuple[Tensor, ...]:
+def _several(name: str, what: str, given: object) -> tuple[Tensor, ...]:
     """One Tensor or several, as a tuple."""
     found = (given,) if isinstance(given, Tensor) else tuple(given) if isinstance(given, (tuple, list)) else (given,)
     for i, t in enumerate(found):
@@ -73,7 +73,7 @@ def _leaves(name: str, inputs: Tensors, create_graph: bool) -> tuple[Tensor, ...
     return leaves
 
 
-def _one(name: str, y: Any) -> Tensor:
+def _one(name: str, y: object) -> Tensor:
     if not isinstance(y, Tensor) or y.size != 1:
         what = f"a Tensor of shape {y.shape}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
         raise ValueError(f"{name}: func returned {what} but must return one number; call .sum() or .mean()")
@@ -88,7 +88,7 @@ def _gradients(ys: Tensor, xs: Sequence[Tensor], v: Tensor | None, create_graph:
     return tuple(x.detach() * 0 if g is None else g for g, x in zip(found, xs, strict=True))
 
 
-def _like(given: Any, found: tuple[Any, ...]) -> Any:
+def _like(given: Tensors, found: tuple[Any, ...]) -> Any:
     """One where one was given."""
     return found[0] if isinstance(given, Tensor) else found
 
@@ -118,7 +118,7 @@ def jacobian(func: Callable[..., Any], inputs: Tensors, create_graph: bool = Fal
     [[2.0, 0.0], [0.0, 4.0]]
     """
     xs = _leaves("jacobian", inputs, create_graph)
-    outputs = func(*xs)
+    outputs: Tensors = func(*xs)
     ys = _several("jacobian", "output", outputs)
     return _like(outputs, tuple(_like(inputs, _rows(y, xs, create_graph)) for y in ys))
 
@@ -162,7 +162,7 @@ def hvp(func: Callable[..., Tensor], inputs: Tensors, v: Tensors | None = None,
 
 
 def gradgradcheck(fn: Callable[..., Tensor], inputs: Sequence[Tensor], *, seed: int = 0,
-                  **options: Any) -> GradcheckReport:
+                  **options: float) -> GradcheckReport:
     """`gradcheck` of the gradients of `fn(*inputs)`: as functions of the inputs, and of the gradient of the output.
 
     options: those of gradcheck. Each element of the gradients is compared, in a sum with random weights that `seed`
@@ -191,4 +191,4 @@ def gradgradcheck(fn: Callable[..., Tensor], inputs: Sequence[Tensor], *, seed: 
         finally:
             mode.grad = before
         return concatenate([g.reshape(g.size) for g in found])
-    return gradcheck(first, [*inputs, v], seed=seed, **options)
+    return gradcheck(first, [*inputs, v], seed=seed, **options)  # type: ignore[arg-type]  # ints too

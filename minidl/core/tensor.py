@@ -36,7 +36,7 @@ backend_of: Callable[..., Any] = max       # Tensors -> their primitives: ops/co
 owns: Callable[[Any], bool] = bool         # whether an array has its memory alone; set there, too
 whole: Callable[..., Any] = max            # (k, what an op passes back): as an array; ops/arrays/indexing.py sets it
 plus: Callable[..., Any] = max             # (k, two of these): their sum, which may become an array later; set there
-again: Callable[..., Any] = max            # a Node -> its primitives and its closure on Tensors; ops/__init__.py sets it
+again: Callable[..., Any] = max            # a Node -> its primitives and closure on Tensors; ops/__init__.py sets it
 
 
 class Node:
@@ -303,9 +303,15 @@ class Tensor(Attached):
             raise ValueError(f"backward: this Tensor (shape {self.shape}) does not require a gradient; compute "
                              "it from a Tensor with requires_grad=True, outside no_grad()")
         if create_graph:
+            held: set[int] = set()
             for leaf, g in flow([(self, self.seed(gradient))], True, retain_graph):
                 mode.recorder.gradient(leaf, "add")
-                leaf._grad = g if leaf._grad is None else leaf._grad + g
+                if leaf._grad is not None:
+                    g = leaf._grad + g
+                elif id(g._data) in held or not owns(g._data) or g is gradient:      # as in _add_to_grads
+                    g = g.clone()
+                held.add(id(g._data))
+                leaf._grad = g
             return
         k = backend_of(self, gradient)
         if self.node is not None:
@@ -433,7 +439,7 @@ def _flow(flowing: dict[Node, Any], retain_graph: bool, taped: bool = False,
             need = needs[node]
             if True not in need:
                 continue
-        gradients = backward(gy, need)
+        gradients = backward(gy, need)     # type: ignore[misc]  # not None: _refuse_stale looked
         for source, need_of, g in zip(node.inputs, need, gradients, strict=True):
             if not need_of or g is None:
                 continue
@@ -469,12 +475,11 @@ def flow(outputs: Iterable[tuple[Tensor, Tensor]], create_graph: bool, retain_gr
     try:
         for y, seed in outputs:
             k, g = backend_of(y, seed), seed if create_graph else seed._data
-            here = y if y.node is None else y.node
-            if here is y and (inputs is None or any(x is y for x in inputs)):
+            if y.node is not None:
+                held = flowing.get(y.node)
+                flowing[y.node] = g if held is None else held + g if create_graph else k.add(held, g)
+            elif inputs is None or any(x is y for x in inputs):
                 found[id(y)] = y, (found[id(y)][1] + seed if id(y) in found else seed)
-            elif here is not y:
-                flowing[here] = (flowing[here] + g if create_graph else k.add(flowing[here], g)) if (
-                    here in flowing) else g
         if flowing:
             wanted = None if inputs is None else {id(t if t.node is None else t.node) for t in inputs}
             gradients, k = _flow(flowing, create_graph if retain_graph is None else retain_graph, create_graph, wanted)

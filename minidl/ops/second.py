@@ -12,16 +12,16 @@ primitive without a row, is an error: what it depends on is not known.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
-from ..core import tensor
 from ..core.mode import no_grad
 from ..core.tensor import Array, Backward, Node, Tensor, flow, wrap
 from .arrays import arrange, basic, select, statistics
-from .arrays.basic import div, eq, exp, gt, log, lt, matmul, mul, sqrt, sub
+from .arrays.basic import eq, exp, gt, log, lt, matmul, mul
 from .arrays.basic import max as max_of
 from .arrays.basic import mean as mean_of
 from .arrays.basic import sum as sum_of
@@ -33,6 +33,7 @@ from .common.conv.parts import as_one, in_parts
 from .common.geometry import ConvGeometry, PoolGeometry
 from .common.geometry.sets import NormGeometry
 from .common.op import op
+from .common.primitives import Index
 from .create import arange, zeros
 from .layers import activation, linear, units
 from .layers.activation import sigmoid, softmax, tanh
@@ -53,7 +54,7 @@ class Kept(Tensor):
 # ---------------------------------------------------------------- a closure on Tensors
 # (op, variable of its closure) -> the gradient of the first input by that of the variable; given k, gy, the variable
 # and all variables
-MADE: dict[tuple[str, str], Callable[..., Any]] = {
+MADE: dict[tuple[str, str], Rule] = {
     ("cross_entropy", "log_p"): lambda k, gy, log_p, _: k.log_softmax_grad_x(gy, log_p, 1),
     ("elu", "y"): lambda k, gy, y, _: k.elu_grad_x(gy, y),
     ("linear", "x"): lambda k, gy, _, of: k.reshape(gy, of["xs"]),
@@ -79,7 +80,7 @@ class Taped:
                              "own gradient is not known (minidl/ops/second.py has no rule for it); use "
                              "create_graph=False")
 
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: object) -> Any:
             given = [self.tensor(value) for value in arguments]
             for i, value in enumerate(given):
                 if isinstance(value, Kept) and i not in KEPT.get(name, ()):
@@ -89,13 +90,15 @@ class Taped:
             return rule(*given)
         return call
 
-    def tensor(self, value: Any) -> Any:
+    def tensor(self, value: object) -> Any:
         """A Tensor of an array, on the tape if it is known; anything else as it is."""
         if isinstance(value, Tensor):
             return value
-        if type(value) in (tuple, list):   # and no geometry
-            return type(value)(map(self.tensor, value))
-        array = value._array if hasattr(type(value), "_array") else value      # as a recorded body sees it
+        if value.__class__ is tuple or value.__class__ is list:        # and no geometry
+            return value.__class__(map(self.tensor, value))
+        array: Any = value
+        if hasattr(type(value), "_array"):             # as a recorded body sees it
+            array = value._array                       # type: ignore[attr-defined]  # just seen
         if not hasattr(array, "dtype"):
             return value
         source = self.known.get(id(value), self.known.get(id(array)))
@@ -118,19 +121,16 @@ def _tensor(array: Array, node: Node) -> Tensor:
 
 def again(node: Node) -> tuple[Taped, Backward]:
     """The primitives and the closure of a Node, on Tensors."""
-    closure: Any = node.backward
-    while hasattr(closure, "__wrapped__"):
-        closure = closure.__wrapped__
     k = Taped(node)
-    return k, _with(closure, k)
+    return k, _with(inspect.unwrap(node.backward), k)  # type: ignore[arg-type]  # not None: it runs now
 
 
-def _with(function: FunctionType, k: Taped) -> Any:
+def _with(function: Callable[..., Any], k: Taped) -> Callable[..., Any]:
     """A closure with other primitives, and the functions in it likewise."""
     names, cells = function.__code__.co_freevars, function.__closure__ or ()
     held = dict(zip(names, (cell.cell_contents for cell in cells), strict=True))
 
-    def of(name: str, value: Any) -> Any:
+    def of(name: str, value: object) -> object:
         own = k.node.k
         if value is own or (type(value) is type(own) and not isinstance(own, ModuleType)):    # or recorded primitives
             return k
@@ -146,7 +146,7 @@ def _with(function: FunctionType, k: Taped) -> Any:
     return other
 
 
-def _linked(link: Callable[..., Any], taped: Taped, value: Any, held: dict[str, Any]) -> Tensor:
+def _linked(link: Rule, taped: Taped, value: object, held: dict[str, Any]) -> Tensor:
     """What MADE knows of, on the tape."""
     node, kept = taped.node, taped.tensor(value)._data
     if not node.need[0]:
@@ -182,47 +182,50 @@ def _gelu_grad_x(k, gy: Tensor, x: Tensor):
     return k.gelu_grad_x(gy, x), backward
 
 
-def rule(function: Rule | None = None, *, kept: tuple[int, ...] = ()) -> Any:
+def rule(function: Rule | None = None, *, kept: tuple[int, ...] = ()) -> Rule:
     """The rule of the primitive of this name. kept: which arguments it can do without."""
     if function is None:
         return functools.partial(rule, kept=kept)
-    RULES[function.__name__.strip("_")], KEPT[function.__name__.strip("_")] = function, kept
+    name = function.__name__.strip("_")
+    RULES[name], KEPT[name] = function, kept
     return function
 
 
 def _constant(name: str) -> Rule:
     """A primitive without a gradient."""
-    def compute(*given: Any) -> Tensor:
+    def compute(*given: object) -> Tensor:
         k = backend_of(*[t for t in given if isinstance(t, Tensor)])
         return wrap(getattr(k, name)(*[t._data if isinstance(t, Tensor) else t for t in given]))
     return compute
 
 
-def _raw(*values: Any) -> list[Any]:
+def _raw(*values: object) -> list[Any]:
     """As primitives take them, of what has no gradient."""
     return [v._data if isinstance(v, Tensor) else tuple(_raw(*v)) if isinstance(v, tuple) else v for v in values]
 
 
 # ---------------------------------------------------------------- element by element
 RULES |= {name: getattr(room, name) for room, names in (
-    (basic, "add sub mul div neg exp log sqrt rsqrt pow matmul gt ge lt le eq ne"), (select, "abs maximum minimum where"),
-    (activation, "sigmoid tanh relu"), (units, "softplus silu elu"), (arrange, "clone")) for name in names.split()}
+    (basic, "add sub mul div neg exp log sqrt rsqrt pow matmul gt ge lt le eq ne"),
+    (select, "abs maximum minimum where"), (activation, "sigmoid tanh relu"),
+    (units, "softplus silu elu gelu leaky_relu hardsigmoid")) for name in names.split()}
 RULES |= {name: _constant(name) for name in ("sign", "ones_like", "argmax", "argmin")}
-RULES |= {"copy": arrange.clone, "gelu": units.gelu, "leaky_relu": units.leaky_relu, "hardsigmoid": units.hardsigmoid,
-          "gelu_tanh": lambda x: units.gelu(x, approximate="tanh"), "gelu_grad_x": _gelu_grad_x,
+RULES |= {"copy": arrange.clone, "gelu_tanh": lambda x: units.gelu(x, approximate="tanh"), "gelu_grad_x": _gelu_grad_x,
           "clip": lambda x, low, high: clip(x, low=low, high=high)}
 
-# Which an element of y or x decides: gy, a multiple of it, or nothing
-RULES |= {name: (lambda name: lambda gy, *given: _linear_map(gy, **_there_and_back(name, _raw(*given))))(name) for name in (
+def _gate(name: str) -> Rule:
+    """gy, a multiple of it, or nothing: what the other arguments decide, and not by how much they are."""
+    def of(gy: Tensor, *given: object) -> Tensor:
+        others = _raw(*given)
+
+        def call(k, gy):
+            return getattr(k, name)(gy, *others)
+        return _linear_map(gy, there=call, back=call)
+    return of
+
+
+RULES |= {name: _gate(name) for name in (
     "relu_grad_x", "leaky_relu_grad_x", "hardsigmoid_grad_x", "clip_grad_x", "dropout", "dropout_grad_x")}
-
-
-def _there_and_back(name: str, given: Sequence[Any]) -> dict[str, Rule]:
-    def call(k: Any, gy: Any) -> Any:
-        return getattr(k, name)(gy, *given)
-    return {"there": call, "back": call}
-
-
 RULES |= {
     "sigmoid_grad_x": lambda gy, y: gy * (y * (1 - y)),
     "tanh_grad_x": lambda gy, y: gy * (1 - y * y),
@@ -233,34 +236,36 @@ RULES |= {
 
 
 @rule
-def silu_grad_x(gy: Tensor, x: Tensor) -> Tensor:
+def _silu_grad_x(gy: Tensor, x: Tensor) -> Tensor:
     s = sigmoid(x)
     return gy * (s * (1 + x * (1 - s)))
 
 
 @rule
-def gelu_tanh_grad_x(gy: Tensor, x: Tensor) -> Tensor:
+def _gelu_tanh_grad_x(gy: Tensor, x: Tensor) -> Tensor:
     c = math.sqrt(2 / math.pi)
     t, inner = tanh((x + x * x * x * 0.044715) * c), (x * x * (3 * 0.044715) + 1) * c
     return gy * ((t + 1) * 0.5 + x * (1 - t * t) * inner * 0.5)
 
 
 @rule
-def pow_grad_x(gy: Tensor, x: Tensor, p: Tensor | float) -> Tensor:
+def _pow_grad_x(gy: Tensor, x: Tensor, p: Tensor | float) -> Tensor:
     if not isinstance(p, Tensor):
         return gy * (x ** (p - 1 if p else 1) * p)
     return gy * (x ** where(eq(p, 0), 1.0, p - 1) * p)
 
 
 @rule
-def pow_grad_p(gy: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def _pow_grad_p(gy: Tensor, x: Tensor | float, y: Tensor) -> Tensor:
+    if not isinstance(x, Tensor):
+        return gy * (y * (math.log(x) if x > 0 else math.nan if x else 0.0))
     flat = mul(eq(x, 0), select.where(lt(y, 1), True, eq(y, 1)))
     return gy * where(flat, 0.0, y * log(where(flat, 1.0, x)))
 
 
 # ---------------------------------------------------------------- shapes, places
 @rule
-def sum_to(gy: Tensor, shape: Axes) -> Tensor:
+def _sum_to(gy: Tensor, shape: Axes) -> Tensor:
     extra = gy.ndim - len(shape)
     grown = (*range(extra), *(i + extra for i, n in enumerate(shape) if n == 1 != gy.shape[i + extra]))
     return gy if gy.shape == shape else reshape(sum_of(gy, axis=grown), shape=shape)
@@ -272,33 +277,33 @@ def _opened(t: Tensor, shape: Axes, axes: Axes) -> Tensor:
 
 
 @rule
-def spread(gy: Tensor, shape: Axes, axes: Axes, keepdims: bool) -> Tensor:
+def _spread(gy: Tensor, shape: Axes, axes: Axes, keepdims: bool) -> Tensor:
     return arrange.expand(gy if keepdims else _opened(gy, shape, axes), shape=shape)
 
 
 @rule
-def cumsum(x: Tensor, axis: int, reverse: bool = False) -> Tensor:
+def _cumsum(x: Tensor, axis: int, reverse: bool = False) -> Tensor:
     turned = arrange.flip(x, axis) if reverse else x
     y = statistics.cumsum(turned, axis=axis)
     return arrange.flip(y, axis) if reverse else y
 
 
 @rule
-def getitem_grad_x(gy: Tensor, index: Any, shape: Axes, once: bool) -> Tensor:
+def _getitem_grad_x(gy: Tensor, index: Index, shape: Axes, once: bool) -> Tensor:
     at, = _raw(index)
     return _linear_map(gy, there=lambda k, gy: k.getitem_grad_x(gy, at, shape, once),
                        back=lambda k, v: k.getitem(v, at))
 
 
 @rule
-def take_along_grad_x(gy: Tensor, index: Any, shape: Axes, axis: int, once: bool) -> Tensor:
+def _take_along_grad_x(gy: Tensor, index: Index, shape: Axes, axis: int, once: bool) -> Tensor:
     at, = _raw(index)
     return _linear_map(gy, there=lambda k, gy: k.take_along_grad_x(gy, at, shape, axis, once),
                        back=lambda k, v: k.take_along(v, at, axis))
 
 
 @rule
-def embedding_grad_w(gy: Tensor, ids: Tensor, rows: int) -> Tensor:
+def _embedding_grad_w(gy: Tensor, ids: Tensor, rows: int) -> Tensor:
     at, = _raw(ids)
     return _linear_map(gy, there=lambda k, gy: k.embedding_grad_w(gy, at, rows), back=lambda k, v: k.getitem(v, at))
 
@@ -309,7 +314,7 @@ RULES |= {
     "take_along": lambda x, index, axis: arrange.pick(x, axis, index, once=False),
     "pad": lambda x, pairs, value: arrange.pad(x, widths=tuple(n for pair in pairs[::-1] for n in pair), value=value),
     "add_parts": lambda gs, at, shape: functools.reduce(basic.add, (
-        getitem_grad_x(g, i, shape, True) for g, i in zip(gs, at, strict=True))),
+        _getitem_grad_x(g, i, shape, True) for g, i in zip(gs, at, strict=True))),
     "sum": lambda x, axes, keepdims=False: sum_of(x, axis=axes, keepdims=keepdims),
     "mean": lambda x, axes, keepdims=False: mean_of(x, axis=axes, keepdims=keepdims),
 }
@@ -317,14 +322,15 @@ RULES |= {
 
 # ---------------------------------------------------------------- reductions
 @rule
-def max_grad_x(gy: Tensor, x: Tensor, y: Tensor, axes: Axes, keepdims: bool) -> Tensor:
+def _max_grad_x(gy: Tensor, x: Tensor, y: Tensor, axes: Axes, keepdims: bool) -> Tensor:
     """Which elements are largest, and their shares, do not depend on x."""
     share = wrap(backend_of(x).max_grad_x(*_raw(_constant("ones_like")(y), x, y), axes, keepdims))
-    return where(eq(share, 0), 0.0, spread(gy, x.shape, axes, keepdims) * share)
+    return where(eq(share, 0), 0.0, _spread(gy, x.shape, axes, keepdims) * share)
 
 
 @rule(kept=(3,))
-def variance_grad_x(gy: Tensor, x: Tensor, y: Tensor, center: Any, axes: Axes, root: bool, degrees: float) -> Tensor:
+def _variance_grad_x(gy: Tensor, x: Tensor, y: Tensor, center: Tensor, axes: Axes, root: bool,
+                     degrees: float) -> Tensor:
     gy, y = _opened(gy, x.shape, axes), _opened(y, x.shape, axes)
     offset = x - mean_of(x, axis=axes, keepdims=True)
     if not root:
@@ -333,7 +339,7 @@ def variance_grad_x(gy: Tensor, x: Tensor, y: Tensor, center: Any, axes: Axes, r
 
 
 @rule
-def norm_grad_x(gy: Tensor, x: Tensor, y: Tensor, axes: Axes) -> Tensor:
+def _norm_grad_x(gy: Tensor, x: Tensor, y: Tensor, axes: Axes) -> Tensor:
     gy, y = _opened(gy, x.shape, axes), _opened(y, x.shape, axes)
     return x * where(eq(y, 0), 0.0, gy / where(eq(y, 0), 1.0, y))
 
@@ -342,7 +348,7 @@ MAX_OTHERS = 1 << 24                       # elements
 
 
 @rule
-def prod_grad_x(gy: Tensor, x: Tensor, axes: Axes, keepdims: bool) -> Tensor:
+def _prod_grad_x(gy: Tensor, x: Tensor, axes: Axes, keepdims: bool) -> Tensor:
     """gy times the product of the others: each row, with 1 in the place of one element after the other."""
     kept = tuple(a for a in range(x.ndim) if a not in axes)
     count = math.prod(x.shape[a] for a in axes)
@@ -355,16 +361,16 @@ def prod_grad_x(gy: Tensor, x: Tensor, axes: Axes, keepdims: bool) -> Tensor:
     others = statistics.prod(where(own, 1.0, rows), axis=2)
     others = reshape(others, shape=tuple(x.shape[a] for a in kept + axes))
     back = tuple((kept + axes).index(a) for a in range(x.ndim))
-    return spread(gy, x.shape, axes, keepdims) * transpose(others, axes=back)
+    return _spread(gy, x.shape, axes, keepdims) * transpose(others, axes=back)
 
 
 @rule
-def softmax_grad_x(gy: Tensor, y: Tensor, axis: int) -> Tensor:
+def _softmax_grad_x(gy: Tensor, y: Tensor, axis: int) -> Tensor:
     return y * (gy - sum_of(gy * y, axis=axis, keepdims=True))
 
 
 @rule
-def log_softmax_grad_x(gy: Tensor, y: Tensor, axis: int) -> Tensor:
+def _log_softmax_grad_x(gy: Tensor, y: Tensor, axis: int) -> Tensor:
     return gy - exp(y) * sum_of(gy, axis=axis, keepdims=True)
 
 
@@ -374,12 +380,12 @@ RULES |= {"softmax": lambda x, axis: softmax(x, axis=axis),
 
 # ---------------------------------------------------------------- products
 @rule
-def matmul_grad_x(gy: Tensor, y: Tensor) -> Tensor:
+def _matmul_grad_x(gy: Tensor, y: Tensor) -> Tensor:
     return matmul(gy, y.swapaxes(-1, -2))
 
 
 @rule
-def matmul_grad_y(gy: Tensor, x: Tensor) -> Tensor:
+def _matmul_grad_y(gy: Tensor, x: Tensor) -> Tensor:
     return matmul(x.swapaxes(-1, -2), gy)
 
 
@@ -391,8 +397,8 @@ def _parts(x: Tensor, w: Tensor, g: ConvGeometry) -> Tensor | None:
     """A convolution that the primitives do in parts only, by these; None for any other one."""
     if g.dense or as_one(g):
         return None
-    y, _ = in_parts(Taped(Node("conv2d", backend_of(x), (), (), lambda gy, need: ())), x, w, None, g=g)
-    return y
+    node = Node("conv2d", backend_of(x), (), (), lambda gy, need: ())
+    return in_parts(Taped(node), x, w, None, g=g)[0]   # type: ignore[arg-type]  # which takes the place of a module
 
 
 def _back(of: Tensor, by: Tensor, gy: Tensor) -> Tensor:
@@ -408,7 +414,7 @@ def _zeros(like: Tensor, *shape: int) -> Tensor:
 
 
 @rule
-def conv2d(x: Tensor, w: Tensor, b: Tensor | None, g: ConvGeometry) -> Tensor:
+def _conv2d(x: Tensor, w: Tensor, b: Tensor | None, g: ConvGeometry) -> Tensor:
     y = _parts(x, w, g)
     if y is None:
         y = _product(x, w, there=lambda k, x, w: k.conv2d(x, w, None, g),
@@ -418,7 +424,7 @@ def conv2d(x: Tensor, w: Tensor, b: Tensor | None, g: ConvGeometry) -> Tensor:
 
 
 @rule
-def conv2d_grad_x(gy: Tensor, w: Tensor, g: ConvGeometry) -> Tensor:
+def _conv2d_grad_x(gy: Tensor, w: Tensor, g: ConvGeometry) -> Tensor:
     x = _zeros(gy, g.n, g.c, g.h, g.w) if not (g.dense or as_one(g)) else gy
     y = _parts(x, w, g)
     if y is not None:
@@ -428,7 +434,7 @@ def conv2d_grad_x(gy: Tensor, w: Tensor, g: ConvGeometry) -> Tensor:
 
 
 @rule
-def conv2d_grad_w(gy: Tensor, x: Tensor, g: ConvGeometry) -> Tensor:
+def _conv2d_grad_w(gy: Tensor, x: Tensor, g: ConvGeometry) -> Tensor:
     w = _zeros(gy, g.m, g.c // g.groups, g.kh, g.kw) if not (g.dense or as_one(g)) else gy
     y = _parts(x, w, g)
     if y is not None:
@@ -450,28 +456,28 @@ for _name in ("avg_pool2d", "interpolate"):
 
 
 @rule
-def adaptive_avg_pool2d(x: Tensor, size: Axes) -> Tensor:
+def _adaptive_avg_pool2d(x: Tensor, size: Axes) -> Tensor:
     before = x.shape[2:]
     return _linear_map(x, there=lambda k, x: k.adaptive_avg_pool2d(x, size),
                        back=lambda k, gy: k.adaptive_avg_pool2d_grad_x(gy, before))
 
 
 @rule
-def adaptive_avg_pool2d_grad_x(gy: Tensor, before: Axes) -> Tensor:
+def _adaptive_avg_pool2d_grad_x(gy: Tensor, before: Axes) -> Tensor:
     size = gy.shape[2:]
     return _linear_map(gy, there=lambda k, gy: k.adaptive_avg_pool2d_grad_x(gy, before),
                        back=lambda k, v: k.adaptive_avg_pool2d(v, size))
 
 
 @rule
-def max_pool2d_grad_x(gy: Tensor, index: Tensor, g: PoolGeometry) -> Tensor:
+def _max_pool2d_grad_x(gy: Tensor, index: Tensor, g: PoolGeometry) -> Tensor:
     """Back: what lies where each window's largest element was."""
     at, = _raw(index)
     below, right = ((count - 1) * step + size - before - n for count, step, size, before, n in (
         (g.oh, g.sh, g.kh, g.top, g.h), (g.ow, g.sw, g.kw, g.left, g.w)))
     edges = ((0, 0), (0, 0), (g.top, max(0, below)), (g.left, max(0, right)))
 
-    def back(k: Any, v: Any) -> Any:
+    def back(k, v):
         framed, total = k.pad(v, edges, 0), 0
         for p in range(g.kh):
             for q in range(g.kw):
@@ -484,45 +490,46 @@ def max_pool2d_grad_x(gy: Tensor, index: Tensor, g: PoolGeometry) -> Tensor:
 
 # ---------------------------------------------------------------- normalisation
 @rule(kept=(3, 4))
-def normalize_grad(gy: Tensor, x: Tensor, w: Tensor | None, mean: Any, rstd: Tensor,
+def _normalize_grad(gy: Tensor, x: Tensor, w: Tensor | None, mean: Tensor, rstd: Tensor,
                    g: NormGeometry) -> tuple[Tensor, Tensor, Tensor]:
     """By the formula, with mean and variance as functions of x. What is added to the variance is what rstd tells."""
-    sets = (g.n, g.groups, g.inner)
+    sets, channels = (g.n, g.groups, g.inner), (g.n, g.channels, g.spread)
     axes, column = ((0, 2), (1, g.groups, 1)) if g.across else ((2,), (g.n, g.groups, 1))
+
+    def mean_over(t: Tensor) -> Tensor:
+        return sum_of(t, axis=axes, keepdims=True) / max(1, g.size)
     values = reshape(x, shape=sets)
-    offset = values - mean_of(values, axis=axes, keepdims=True)
-    var = mean_of(offset * offset, axis=axes, keepdims=True)
+    offset = values - mean_over(values)
+    var = mean_over(offset * offset)
     with no_grad():
         known = reshape(rstd, shape=column)
         eps = 1 / (known * known) - var
     by = basic.rsqrt(var + eps)
-    z = offset * by
-    channels = (g.n, g.channels, g.spread)
-    gc = reshape(gy, shape=channels)
+    z, gc = offset * by, reshape(gy, shape=channels)
     gw = reshape(sum_of(gc * reshape(z, shape=channels), axis=(0, 2)), shape=g.affine)
     gb = reshape(sum_of(gc, axis=(0, 2)), shape=g.affine)
     gz = reshape(gc if w is None else gc * reshape(w, shape=(1, g.channels, 1)), shape=sets)
-    inner = gz - mean_of(gz, axis=axes, keepdims=True) - z * mean_of(gz * z, axis=axes, keepdims=True)
+    inner = gz - mean_over(gz) - z * mean_over(gz * z)
     return reshape(inner * by, shape=x.shape), gw, gb
 
 
 @rule(kept=(3, 4))
-def normalize_grad_x(gy: Tensor, x: Tensor, w: Tensor | None, mean: Any, rstd: Tensor, g: NormGeometry) -> Tensor:
-    return normalize_grad(gy, x, w, mean, rstd, g)[0]
+def _normalize_grad_x(gy: Tensor, x: Tensor, w: Tensor | None, mean: Tensor, rstd: Tensor, g: NormGeometry) -> Tensor:
+    return _normalize_grad(gy, x, w, mean, rstd, g)[0]
 
 
 @rule
-def normalize_by_grad_x(gy: Tensor, var: Tensor, w: Tensor | None, eps: float, g: NormGeometry) -> Tensor:
+def _normalize_by_grad_x(gy: Tensor, var: Tensor, w: Tensor | None, eps: float, g: NormGeometry) -> Tensor:
     scale = basic.rsqrt(var + eps) if w is None else w * basic.rsqrt(var + eps)
     return gy * reshape(scale, shape=(-1, *(1,) * (gy.ndim - 2)))
 
 
 @rule
-def normalize_by_grad(gy: Tensor, x: Tensor, mean: Tensor, var: Tensor, w: Tensor | None, eps: float,
+def _normalize_by_grad(gy: Tensor, x: Tensor, mean: Tensor, var: Tensor, w: Tensor | None, eps: float,
                       g: NormGeometry) -> tuple[Tensor, Tensor, Tensor]:
     column, axes = (-1, *(1,) * (gy.ndim - 2)), (0, *range(2, gy.ndim))
     z = (x - reshape(mean, shape=column)) * reshape(basic.rsqrt(var + eps), shape=column)
-    return normalize_by_grad_x(gy, var, w, eps, g), sum_of(gy * z, axis=axes), sum_of(gy, axis=axes)
+    return _normalize_by_grad_x(gy, var, w, eps, g), sum_of(gy * z, axis=axes), sum_of(gy, axis=axes)
 
 
 # ---------------------------------------------------------------- losses
@@ -543,29 +550,29 @@ PAIRS: dict[str, Callable[..., Tensor]] = {            # gy, x - target, x, targ
 
 
 @rule
-def pair_loss_grad_x(gy: Tensor, x: Tensor, target: Tensor, loss: str, number: float, reduction: str) -> Tensor:
+def _pair_loss_grad_x(gy: Tensor, x: Tensor, target: Tensor, loss: str, number: float, reduction: str) -> Tensor:
     return PAIRS[loss](_share(gy, reduction, x.size), x - target, x, target, number)
 
 
 @rule
-def pair_loss_grad_target(gy: Tensor, x: Tensor, target: Tensor, loss: str, number: float, reduction: str) -> Tensor:
+def _pair_loss_grad_target(gy: Tensor, x: Tensor, target: Tensor, loss: str, number: float, reduction: str) -> Tensor:
     if loss == "bce":
         return _share(gy, reduction, x.size) * -x
-    return -pair_loss_grad_x(gy, x, target, loss, number, reduction)
+    return -_pair_loss_grad_x(gy, x, target, loss, number, reduction)
 
 
 @rule
-def cross_entropy_grad_x(gy: Tensor, log_p: Tensor, labels: Tensor, reduction: str, smoothing: float) -> Tensor:
+def _cross_entropy_grad_x(gy: Tensor, log_p: Tensor, labels: Tensor, reduction: str, smoothing: float) -> Tensor:
     n, classes = log_p.shape
     each = _share(gy, reduction, n)
     each = reshape(each, shape=(n, 1)) if reduction == "none" else arrange.expand(each, shape=(n, 1))
     spread_out = exp(log_p) - smoothing / max(1, classes) if smoothing else exp(log_p)
     at = reshape(labels, shape=(n, 1))
-    return spread_out * each - take_along_grad_x(each * (1 - smoothing), at, (n, classes), 1, True)
+    return spread_out * each - _take_along_grad_x(each * (1 - smoothing), at, (n, classes), 1, True)
 
 
 @rule(kept=(4,))
-def nll_grad_x(gy: Tensor, classes: int, labels: Tensor, weight: Tensor | None, total: Tensor, reduction: str,
+def _nll_grad_x(gy: Tensor, classes: int, labels: Tensor, weight: Tensor | None, total: Tensor, reduction: str,
                smoothing: float, ignored: int | None) -> Tensor:
     """total does not depend on the log probabilities."""
     labels, weight, total = _raw(labels, weight, total)
@@ -599,14 +606,14 @@ def _attended(gy: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, 
 
 
 @rule(kept=(4, 6))
-def attention_grad(gy: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, o: Any, sums: Any, causal: bool,
-                   scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def _attention_grad(gy: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, o: Tensor, sums: Tensor,
+                    causal: bool, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     weights, by_score = _attended(gy, q, k, v, mask, causal, scale)
     return (matmul(by_score, k) * scale, matmul(by_score.swapaxes(-1, -2), q) * scale,
             matmul(weights.swapaxes(-1, -2), gy))
 
 
 @rule(kept=(6,))
-def attention_grad_mask(gy: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, o: Any, sums: Any,
+def _attention_grad_mask(gy: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, o: Tensor, sums: Tensor,
                         scale: float) -> Tensor:
     return _attended(gy, q, k, v, mask, False, scale)[1]

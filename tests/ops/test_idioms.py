@@ -193,7 +193,7 @@ ROWS: list[Row] = [
           "(x * x).sum().backward()\nx.grad.zero_()", "z = (x * x).sum()\nz.backward(retain_graph=True)\n"
           "z.backward()\nx.grad", "(x * 2).backward(torch.ones_like(x))\nx.grad"),
     *names("autograd", ("x.grad_fn", r"t\.node, the Node"), ("x.register_hook(print)", r"read t\.grad after backward"),
-           ("torch.autograd.grad(x.sum(), x)", r"t\.backward\(\) and t\.grad"),
+           ("torch.autograd.grad(x.sum(), x)", r"minidl\.grad, minidl\.jacobian"),
            ("torch.inference_mode()", r"minidl\.no_grad\(\)")),
     *same("dtype and device",
           "y.dtype", "y.float().dtype", "y.double().dtype", "y.long()", "y.int()", "b.float()", "y.type_as(m).dtype",

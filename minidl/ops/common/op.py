@@ -19,6 +19,7 @@ R = TypeVar("R")
 OPS: dict[str, Callable[..., Tensor]] = {}     # every op of minidl by name; the tests demand a Case for each
 ALSO = {"dim": "axis", "keepdim": "keepdims", "kernel_size": "size", "unbiased": "correction", "ddof": "correction",
         "start_dim": "start", "min": "low", "max": "high"}             # what others call an option, and its name here
+FAMILIES = "minidl.ops.arrays.", "minidl.ops.layers.", "minidl.ops.losses."       # where those of minidl are
 NOT_COMPUTED = "eg"                        # float16 and longdouble, by their characters: Tensors only hold them
 
 
@@ -122,7 +123,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     call.__signature__ = signature.replace(parameters=parameters, return_annotation="Tensor")  # type: ignore[attr-defined]
     call.__annotations__["return"] = "Tensor"
     call.by_place = [*named][:by_place]    # type: ignore[attr-defined]  # options that may come by position
-    if body.__module__.startswith("minidl."):
+    if body.__module__.startswith(FAMILIES):
         OPS[name] = call
     return call
 
