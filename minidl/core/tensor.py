@@ -45,8 +45,8 @@ class Node:
     `inputs[i]` is the Node that made input i, or the Tensor itself where no operation did (None for a number);
     `need[i]` says whether a gradient is wanted. `k` is the backend whose primitives the operation used. `changed`
     is that of the Tensor it made: when the result's memory was last changed in place. `made` is the id of the array
-    that it made, or the ids of NumPy's number and of the array around it: closures of this Node, and of those whose
-    inputs it made, hold that array.
+    that it made, or NumPy's number and the array around it: closures of this Node, and of those whose inputs it made,
+    hold that array.
     """
 
     __slots__ = ("backward", "changed", "inputs", "k", "made", "name", "need", "number")
@@ -60,7 +60,7 @@ class Node:
         self.backward: Backward | None = backward
         self.number = clock()
         self.changed = [0]
-        self.made: int | tuple[int, int] = 0
+        self.made: int | tuple[np.generic, np.ndarray] = 0
 
 
 class Tensor(Attached):
@@ -369,11 +369,9 @@ def wrap(array: Array, node: Node | None = None) -> Tensor:
     tensor.requires_grad = node is not None
     tensor._grad = None
     tensor.node = node
-    if node is None:
-        tensor.changed = [0]
-    else:
-        tensor.changed = node.changed
-        node.made = id(array) if tensor._data is array else (id(array), id(tensor._data))
+    tensor.changed = [0] if node is None else node.changed
+    if node is not None and not node.made:
+        node.made = id(array) if tensor._data is array else (array, tensor._data)
     mode.recorder.made(tensor)
     return tensor
 

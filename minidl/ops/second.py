@@ -43,6 +43,10 @@ Axes = tuple[int, ...]
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
 KEPT: dict[str, tuple[int, ...]] = {}      # of a rule: which arguments may be what a closure made of inputs and kept
+# And which are taken as arrays: places, and what no gradient is asked of
+RAW: dict[str, tuple[int, ...]] = {
+    "getitem": (1,), "getitem_grad_x": (1,), "take_along": (1,), "take_along_grad_x": (1,), "embedding_grad_w": (1,),
+    "add_parts": (1,), "nll": (1, 2), "nll_grad_x": (2, 3, 4)}
 
 
 class Kept(Tensor):
@@ -69,7 +73,8 @@ class Taped:
         self.known: dict[int, Tensor | Node] = {}
         for source in (node, *node.inputs):
             if source.__class__ is Node:
-                self.known |= dict.fromkeys(source.made if isinstance(source.made, tuple) else (source.made,), source)
+                made = source.made
+                self.known |= dict.fromkeys(map(id, made) if isinstance(made, tuple) else (made,), source)
             elif source is not None:
                 self.known[id(source._data)] = source
 
@@ -81,7 +86,8 @@ class Taped:
                              "create_graph=False")
 
         def call(*arguments: object) -> Any:
-            given = [self.tensor(value) for value in arguments]
+            raw = RAW.get(name, ())
+            given = [_bare(value) if i in raw else self.tensor(value) for i, value in enumerate(arguments)]
             for i, value in enumerate(given):
                 if isinstance(value, Kept) and i not in KEPT.get(name, ()):
                     raise ValueError(f"backward: create_graph=True: the closure of {self.node.name!r} kept an array of "
@@ -96,27 +102,27 @@ class Taped:
             return value
         if value.__class__ is tuple or value.__class__ is list:        # and no geometry
             return value.__class__(map(self.tensor, value))
-        array: Any = value
-        if hasattr(type(value), "_array"):             # as a recorded body sees it
-            array = value._array                       # type: ignore[attr-defined]  # just seen
+        array = _bare(value)
         if not hasattr(array, "dtype"):
             return value
         source = self.known.get(id(value), self.known.get(id(array)))
         if isinstance(source, Tensor):
             return source
         if source is not None:
-            return _tensor(array, source)
+            return wrap(source.made[1] if isinstance(source.made, tuple) else array, source)
         made = wrap(array)
         if array.dtype.kind == "f":
             made.__class__ = Kept
         return made
 
 
-def _tensor(array: Array, node: Node) -> Tensor:
-    """What a Node made, from the array that was kept of it."""
-    made, was = node.made, wrap(array, node)
-    node.made = made                       # which wrap set anew, maybe to the id of another array around the number
-    return was
+def _bare(value: object) -> Any:
+    """An array, of a Tensor or of what a recorded body sees in its place; in a tuple too. Anything else as it is."""
+    if value.__class__ is tuple:
+        return tuple(map(_bare, value))
+    if isinstance(value, Tensor):
+        return value._data
+    return value._array if hasattr(type(value), "_array") else value       # type: ignore[attr-defined]  # just seen
 
 
 def again(node: Node) -> tuple[Taped, Backward]:
@@ -195,13 +201,8 @@ def _constant(name: str) -> Rule:
     """A primitive without a gradient."""
     def compute(*given: object) -> Tensor:
         k = backend_of(*[t for t in given if isinstance(t, Tensor)])
-        return wrap(getattr(k, name)(*[t._data if isinstance(t, Tensor) else t for t in given]))
+        return wrap(getattr(k, name)(*map(_bare, given)))
     return compute
-
-
-def _raw(*values: object) -> list[Any]:
-    """As primitives take them, of what has no gradient."""
-    return [v._data if isinstance(v, Tensor) else tuple(_raw(*v)) if isinstance(v, tuple) else v for v in values]
 
 
 # ---------------------------------------------------------------- element by element
@@ -213,14 +214,18 @@ RULES |= {name: _constant(name) for name in ("sign", "ones_like", "argmax", "arg
 RULES |= {"copy": arrange.clone, "gelu_tanh": lambda x: units.gelu(x, approximate="tanh"), "gelu_grad_x": _gelu_grad_x,
           "clip": lambda x, low, high: clip(x, low=low, high=high)}
 
-def _gate(name: str) -> Rule:
-    """gy, a multiple of it, or nothing: what the other arguments decide, and not by how much they are."""
-    def of(gy: Tensor, *given: object) -> Tensor:
-        others = _raw(*given)
+@op
+def _gated(k, gy: Tensor, *deciding: Tensor, gate: Rule):
+    """gate(k, gy, *deciding): gy, a multiple of it, or nothing, as the others decide, which get no gradient by it."""
+    return gate(k, gy, *deciding), lambda v, need: (gate(k, v, *deciding), *(None,) * len(deciding))
 
-        def call(k, gy):
-            return getattr(k, name)(gy, *others)
-        return _linear_map(gy, there=call, back=call)
+
+def _gate(name: str) -> Rule:
+    """A primitive of gy and a result or input, then of numbers."""
+    def of(gy: Tensor, *given: object) -> Tensor:
+        deciding = [t for t in given if isinstance(t, Tensor)]
+        numbers = given[len(deciding):]
+        return _gated(gy, *deciding, gate=lambda k, *ts: getattr(k, name)(*ts, *numbers))
     return of
 
 
@@ -290,22 +295,19 @@ def _cumsum(x: Tensor, axis: int, reverse: bool = False) -> Tensor:
 
 @rule
 def _getitem_grad_x(gy: Tensor, index: Index, shape: Axes, once: bool) -> Tensor:
-    at, = _raw(index)
-    return _linear_map(gy, there=lambda k, gy: k.getitem_grad_x(gy, at, shape, once),
-                       back=lambda k, v: k.getitem(v, at))
+    return _linear_map(gy, there=lambda k, gy: k.getitem_grad_x(gy, index, shape, once),
+                       back=lambda k, v: k.getitem(v, index))
 
 
 @rule
 def _take_along_grad_x(gy: Tensor, index: Index, shape: Axes, axis: int, once: bool) -> Tensor:
-    at, = _raw(index)
-    return _linear_map(gy, there=lambda k, gy: k.take_along_grad_x(gy, at, shape, axis, once),
-                       back=lambda k, v: k.take_along(v, at, axis))
+    return _linear_map(gy, there=lambda k, gy: k.take_along_grad_x(gy, index, shape, axis, once),
+                       back=lambda k, v: k.take_along(v, index, axis))
 
 
 @rule
-def _embedding_grad_w(gy: Tensor, ids: Tensor, rows: int) -> Tensor:
-    at, = _raw(ids)
-    return _linear_map(gy, there=lambda k, gy: k.embedding_grad_w(gy, at, rows), back=lambda k, v: k.getitem(v, at))
+def _embedding_grad_w(gy: Tensor, ids: Array, rows: int) -> Tensor:
+    return _linear_map(gy, there=lambda k, gy: k.embedding_grad_w(gy, ids, rows), back=lambda k, v: k.getitem(v, ids))
 
 
 RULES |= {
@@ -324,7 +326,7 @@ RULES |= {
 @rule
 def _max_grad_x(gy: Tensor, x: Tensor, y: Tensor, axes: Axes, keepdims: bool) -> Tensor:
     """Which elements are largest, and their shares, do not depend on x."""
-    share = wrap(backend_of(x).max_grad_x(*_raw(_constant("ones_like")(y), x, y), axes, keepdims))
+    share = _constant("max_grad_x")(_constant("ones_like")(y), x, y, axes, keepdims)
     return where(eq(share, 0), 0.0, _spread(gy, x.shape, axes, keepdims) * share)
 
 
@@ -472,7 +474,7 @@ def _adaptive_avg_pool2d_grad_x(gy: Tensor, before: Axes) -> Tensor:
 @rule
 def _max_pool2d_grad_x(gy: Tensor, index: Tensor, g: PoolGeometry) -> Tensor:
     """Back: what lies where each window's largest element was."""
-    at, = _raw(index)
+    at = index._data
     below, right = ((count - 1) * step + size - before - n for count, step, size, before, n in (
         (g.oh, g.sh, g.kh, g.top, g.h), (g.ow, g.sw, g.kw, g.left, g.w)))
     edges = ((0, 0), (0, 0), (g.top, max(0, below)), (g.left, max(0, right)))
@@ -567,22 +569,20 @@ def _cross_entropy_grad_x(gy: Tensor, log_p: Tensor, labels: Tensor, reduction: 
     each = _share(gy, reduction, n)
     each = reshape(each, shape=(n, 1)) if reduction == "none" else arrange.expand(each, shape=(n, 1))
     spread_out = exp(log_p) - smoothing / max(1, classes) if smoothing else exp(log_p)
-    at = reshape(labels, shape=(n, 1))
+    at = reshape(labels, shape=(n, 1))._data
     return spread_out * each - _take_along_grad_x(each * (1 - smoothing), at, (n, classes), 1, True)
 
 
-@rule(kept=(4,))
-def _nll_grad_x(gy: Tensor, classes: int, labels: Tensor, weight: Tensor | None, total: Tensor, reduction: str,
-               smoothing: float, ignored: int | None) -> Tensor:
-    """total does not depend on the log probabilities."""
-    labels, weight, total = _raw(labels, weight, total)
+@rule
+def _nll_grad_x(gy: Tensor, classes: int, labels: Array, weight: Array | None, total: Array, reduction: str,
+                smoothing: float, ignored: int | None) -> Tensor:
     return _linear_map(
         gy, there=lambda k, gy: k.nll_grad_x(gy, classes, labels, weight, total, reduction, smoothing, ignored),
         back=lambda k, v: k.nll(v, labels, weight, reduction, smoothing, ignored)[0])
 
 
 RULES["nll"] = lambda log_p, labels, weight, reduction, smoothing, ignored: (
-    nll(log_p, labels, weight, reduction, ignored, smoothing), None)
+    nll(log_p, wrap(labels), None if weight is None else wrap(weight), reduction, ignored, smoothing), None)
 
 
 # ---------------------------------------------------------------- attention

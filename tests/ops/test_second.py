@@ -16,6 +16,7 @@ from tiers import tiered
 import minidl
 from minidl import Tensor, nn, ops, optim
 from minidl.core.gradcheck import GradcheckError
+from minidl.core.mode import mode
 from minidl.ops import second
 from minidl.ops.common.geometry import PoolGeometry
 
@@ -219,6 +220,26 @@ def test_any_order() -> None:
     powers = np.array([0.3, 0.7])
     for order, (factor, left) in zip(orders, ((4, 3), (12, 2), (24, 1), (24, 0)), strict=True):
         np.testing.assert_allclose(order, factor * powers ** left, rtol=1e-12)
+
+
+@pytest.mark.parametrize("normalized", [
+    lambda x: ops.batch_norm(x, training=True, eps=0.1), lambda x: ops.layer_norm(x, (2, 3), eps=0.1),
+    lambda x: ops.group_norm(x, 2, eps=0.1)])
+def test_third_derivatives_of_normalisations(normalized: Callable[[Tensor], Tensor]) -> None:
+    """By differences: PyTorch 2.13's are others."""
+    rng = np.random.default_rng(0)
+    x, by = Tensor(rng.standard_normal((3, 4, 2, 3)), requires_grad=True), Tensor(rng.standard_normal((3, 4, 2, 3)))
+
+    def first(x: Tensor) -> Tensor:
+        if not x.requires_grad:
+            x.requires_grad = True
+        with_grad = mode.grad
+        mode.grad = True
+        try:
+            return minidl.grad((normalized(x) ** 3 * by).sum(), x, create_graph=True)[0]
+        finally:
+            mode.grad = with_grad
+    assert minidl.gradgradcheck(first, [x], max_jacobian=100, directions=3, atol=1e-5, rtol=1e-5).mode == "direction"
 
 
 def test_backward_adds_gradients_that_have_a_graph() -> None:
