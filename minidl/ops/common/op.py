@@ -116,8 +116,8 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             result.changed = next(t for t in inputs if isinstance(t, Tensor)).changed
             if node is not None:
                 node.changed = result.changed
-        if not y.shape and len(held := {id(of): of for t in inputs if (of := weights_of(t)) is not None}) == 1:
-            result.weights, = held.values()    # one number that is computed of a weighted mean counts as that does
+        if not y.shape:
+            _weigh(result, inputs)
         return result
 
     call.__signature__ = signature.replace(parameters=parameters, return_annotation="Tensor")  # type: ignore[attr-defined]
@@ -126,6 +126,13 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     if body.__module__.startswith(FAMILIES):
         OPS[name] = call
     return call
+
+
+def _weigh(result: Tensor, inputs: tuple[object, ...]) -> None:
+    """One number that is computed of a weighted mean counts as that does."""
+    held = {id(of): of for t in inputs if (of := weights_of(t)) is not None}
+    if len(held) == 1:
+        result.weights, = held.values()
 
 
 def _refuse(name: str, first: Array | None, parameters: list[inspect.Parameter], named: Container[str],
