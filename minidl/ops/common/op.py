@@ -113,9 +113,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             node = Node(name, k, tuple(sources), tuple(need), backward)
         result = wrap(y, node)
         if view:
-            result.changed = next(t for t in inputs if isinstance(t, Tensor)).changed
-            if node is not None:
-                node.changed = result.changed
+            _share(result, inputs)
         if not y.shape:
             _weigh(result, inputs)
         return result
@@ -126,6 +124,13 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     if body.__module__.startswith(FAMILIES):
         OPS[name] = call
     return call
+
+
+def _share(result: Tensor, inputs: tuple[object, ...]) -> None:
+    """A change in place of the first input is one of the result, and of what the tape has of it."""
+    result.changed = next(t for t in inputs if isinstance(t, Tensor)).changed
+    if result.node is not None:
+        result.node.changed = result.changed
 
 
 def _weigh(result: Tensor, inputs: tuple[object, ...]) -> None:
