@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,12 @@ from .gradcheck import GradcheckReport, gradcheck
 from .mode import mode
 from .tensor import Tensor, flow, owns, wrap
 
-Tensors = Tensor | Sequence[Tensor]
+Tensors = Tensor | Iterable[Tensor]
 
 
 def _several(name: str, what: str, given: object) -> tuple[Tensor, ...]:
-    """One Tensor or several, as a tuple."""
-    found = (given,) if isinstance(given, Tensor) else tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    """One Tensor or several, as a tuple; those of `net.parameters()` too."""
+    found = tuple(given) if isinstance(given, Iterable) and not hasattr(given, "dtype") else (given,)
     for i, t in enumerate(found):
         if not isinstance(t, Tensor):
             raise TypeError(f"{name}: {what} {i} is a {type(t).__name__} but must be a Tensor; wrap it in "

@@ -289,6 +289,13 @@ def test_several_outputs_and_an_output_that_is_an_input() -> None:
     assert minidl.grad([y, y.sum()], [y], [Tensor(np.ones(2)), None])[0].tolist() == [2.0, 2.0]
 
 
+def test_the_parameters_of_a_net_are_inputs() -> None:
+    """As `parameters()` gives them, which can be gone through once."""
+    net = nn.Linear(2, 1)
+    y = net(Tensor([[3.0, 5.0]])).sum()
+    assert [g.tolist() for g in minidl.grad(y, net.parameters())] == [[[3.0, 5.0]], [1.0]]
+
+
 def test_jacobian_hessian_and_hvp_of_several_inputs() -> None:
     a, b = np.array([1.0, 2.0]), np.array([[3.0, 5.0]])
 
