@@ -159,7 +159,7 @@ def _linked(link: Rule, taped: Taped, value: object, held: dict[str, Any]) -> Te
         return wrap(kept)
     k = node.k
     return wrap(kept, Node(node.name, k, node.inputs[:1], node.need[:1],
-                           lambda gy, need: (link(k, gy, kept, held),)))
+                           lambda gy, need: (link(k, gy, kept, held),), id(kept)))
 
 
 # ---------------------------------------------------------------- ops by primitives
