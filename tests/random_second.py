@@ -153,13 +153,13 @@ def arrays(number: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], n
 def different(a: Any, b: Any) -> str | None:
     """How far apart two arrays are; None stands for zeros."""
     a, b = (None if x is None else np.asarray(x) for x in (a, b))
-    if a is None or b is None:
-        a, b = (np.zeros_like(b) if a is None else a), (np.zeros_like(a) if b is None else b)
-        if a is None:
-            return None
+    if a is None and b is None:
+        return None
+    a, b = (np.zeros_like(b) if a is None else a), (np.zeros_like(a) if b is None else b)
     if a.shape != b.shape:
         return f"shapes {a.shape} and {b.shape}"
-    apart = np.abs(a - b).max(initial=0) / max(1.0, np.abs(b).max(initial=0))
+    same = (a == b) | (np.isnan(a) & np.isnan(b))      # also of what overflowed
+    apart = np.abs(np.where(same, 0, a - b)).max(initial=0) / max(1.0, np.abs(b).max(initial=0))
     return None if apart <= TOLERANCE else f"{apart:.3g} apart"
 
 

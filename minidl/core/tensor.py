@@ -52,7 +52,7 @@ class Node:
     __slots__ = ("backward", "changed", "inputs", "k", "made", "name", "need", "number")
 
     def __init__(self, name: str, k: ModuleType, inputs: tuple[Any, ...], need: tuple[bool, ...],
-                 backward: Backward):
+                 backward: Backward, made: int = 0):
         self.name = name
         self.k = k
         self.inputs = inputs
@@ -60,7 +60,7 @@ class Node:
         self.backward: Backward | None = backward
         self.number = clock()
         self.changed = [0]
-        self.made: int | tuple[np.generic, np.ndarray] = 0
+        self.made: int | tuple[np.generic, np.ndarray] = made
 
 
 class Tensor(Attached):
@@ -364,14 +364,16 @@ def mark_changed(tensors: Collection[Tensor]) -> None:
 def wrap(array: Array, node: Node | None = None) -> Tensor:
     """A Tensor around an array of a known backend, without the checks of `Tensor(...)`."""
     tensor = Tensor.__new__(Tensor)
-    # NumPy returns a scalar object where a result has no axes; a Tensor always holds an array
-    tensor._data = np.asarray(array) if isinstance(array, np.generic) else array
+    if isinstance(array, np.generic):      # where a result has no axes; a Tensor always holds an array
+        tensor._data = np.asarray(array)
+        if node is not None:
+            node.made = array, tensor._data
+    else:
+        tensor._data = array
     tensor.requires_grad = node is not None
     tensor._grad = None
     tensor.node = node
     tensor.changed = [0] if node is None else node.changed
-    if node is not None and not node.made:
-        node.made = id(array) if tensor._data is array else (array, tensor._data)
     mode.recorder.made(tensor)
     return tensor
 

@@ -30,6 +30,7 @@ from .arrays.select import clip, where
 from .arrays.shapes import reshape, transpose
 from .common.backend import backend_of
 from .common.conv.parts import as_one, in_parts
+from .common.curves import LINEAR_FROM
 from .common.geometry import ConvGeometry, PoolGeometry
 from .common.geometry.sets import NormGeometry
 from .common.op import op
@@ -159,7 +160,7 @@ def _linked(link: Rule, taped: Taped, value: object, held: dict[str, Any]) -> Te
         return wrap(kept)
     k = node.k
     return wrap(kept, Node(node.name, k, node.inputs[:1], node.need[:1],
-                           lambda gy, need: (link(k, gy, kept, held),)))
+                           lambda gy, need: (link(k, gy, kept, held),), id(kept)))
 
 
 # ---------------------------------------------------------------- ops by primitives
@@ -235,7 +236,7 @@ RULES |= {
     "sigmoid_grad_x": lambda gy, y: gy * (y * (1 - y)),
     "tanh_grad_x": lambda gy, y: gy * (1 - y * y),
     "elu_grad_x": lambda gy, y: where(gt(y, 0), gy, gy * (y + 1)),
-    "softplus_grad_x": lambda gy, y: gy * (1 - exp(-y)),
+    "softplus_grad_x": lambda gy, y: where(gt(y, LINEAR_FROM), gy, gy * (1 - exp(-y))),
     "rsqrt_grad_x": lambda gy, y: gy * (y * y * y * -0.5),
 }
 

@@ -110,7 +110,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             raise _named(name, error, inputs) from error
         node = None
         if backward is not None and mode.grad and True in need:
-            node = Node(name, k, tuple(sources), tuple(need), backward)
+            node = Node(name, k, tuple(sources), tuple(need), backward, id(y))
         result = wrap(y, node)
         if view:
             _share(result, inputs)
