@@ -26,7 +26,7 @@ def exact(t, x):
 
 def main(small):
     minidl.manual_seed(1)
-    random, points, steps = np.random.default_rng(1), 500 if small else 1000, 800 if small else 8000
+    random, points, steps = np.random.default_rng(1), 200 if small else 1000, 1000 if small else 8000
     net = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(),
                         nn.Linear(32, 1))
     adam = optim.Adam(net.parameters(), lr=0.003)

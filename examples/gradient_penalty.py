@@ -16,7 +16,7 @@ from minidl import Tensor, data, nn, ops, optim, training
 
 def main(small):
     minidl.manual_seed(1)
-    n, steps = 32, 30 if small else 1500
+    n, steps = 32, 20 if small else 1500
     train, test = (data.DataLoader(data.load("synthetic-digits", split), size, seed=1, drop_last=True, mean=[0.5],
                                    std=[0.5]) for split, size in (("train", n), ("test", 500)))
     generator = nn.Sequential(nn.ConvTranspose2d(32, 32, 7), nn.ReLU(), nn.ConvTranspose2d(32, 16, 4, 2, 1), nn.ReLU(),

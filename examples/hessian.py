@@ -29,7 +29,7 @@ def lanczos(product, size, steps):
 
 
 def main(small):
-    train, test = (data.DataLoader(data.load("synthetic-digits", split).first(1000 if small else None), 100, seed=1,
+    train, test = (data.DataLoader(data.load("synthetic-digits", split).first(500 if small else None), 100, seed=1,
                                    mean=[0.5], std=[0.5], padding=2) for split in ("train", "test"))
     minidl.manual_seed(1)
     net = zoo.build("lenet5")
@@ -49,7 +49,7 @@ def main(small):
                 w += Tensor((step * part).reshape(w.shape).astype(np.float32))
         return both(Tensor(v.astype(np.float32)))[which].numpy().astype(np.float64)
 
-    found = lanczos(lambda v: computed(v, 1), sum(w.size for w in weights), 15 if small else 80)[:3 if small else 10]
+    found = lanczos(lambda v: computed(v, 1), sum(w.size for w in weights), 10 if small else 80)[:3 if small else 10]
     print("eigenvalues", *(f"{value:.3f}" for value, _ in found))
     worst, (first, v) = max(np.linalg.norm(computed(v, 1) - value * v) / value for value, v in found), found[0]
     print(f"worst residual {worst:.5f}; first {first:.4f}, by a difference of gradients "

@@ -50,7 +50,7 @@ def main(small):
             error(adapted(weights, x, y) if name == "MAML" else weights, *new).mean().backward()
             adam.step()
 
-        for _ in range(1000 if small else 10000):
+        for _ in range(600 if small else 10000):
             step(*sinusoids(random, 25))
         before, after = (error(found, *new).mean().item() for found in (weights, adapted(weights, x, y)))
         print(f"{name}: square error {before:.2f}, after one step {after:.2f}")

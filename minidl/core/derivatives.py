@@ -64,13 +64,11 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensor | Sequence[Tens
 
 def _leaves(name: str, inputs: Tensors, create_graph: bool) -> tuple[Tensor, ...]:
     """What a function is called with: inputs that it is differentiated by, and nothing else."""
-    given = _several(name, "input", inputs)
-    if create_graph:
-        return tuple(t.reshape(t.shape) for t in given)
-    leaves = tuple(t.detach() for t in given)
-    for leaf in leaves:
-        leaf.requires_grad = True
-    return leaves
+    found = tuple(t.reshape(t.shape) if create_graph and t.requires_grad else t.detach()
+                  for t in _several(name, "input", inputs))
+    for t in found:
+        t.requires_grad = True
+    return found
 
 
 def _one(name: str, y: object) -> Tensor:
@@ -130,8 +128,7 @@ def hessian(func: Callable[..., Tensor], inputs: Tensors, create_graph: bool = F
     [[6.0, 0.0], [0.0, 12.0]]
     """
     def first(*xs: Tensor) -> Any:
-        held = xs if all(x.requires_grad for x in xs) else _leaves("hessian", xs, False)
-        return _like(inputs, _gradients(_one("hessian", func(*held)), held, None, True))
+        return _like(inputs, _gradients(_one("hessian", func(*xs)), xs, None, True))
     return jacobian(first, inputs, create_graph)
 
 

@@ -369,7 +369,7 @@ def arrays_of(body: ast.FunctionDef) -> set[str]:
         if isinstance(node, ast.Assign) and is_primitive(node.value):
             names = (name for target in node.targets for name in ast.walk(target))
             arrays |= {name.id for name in names if isinstance(name, ast.Name)}
-        elif isinstance(node, (ast.Lambda, ast.FunctionDef)) and node is not body:
+        elif isinstance(node, (ast.Lambda, ast.FunctionDef)) and node is not body and node.args.args:
             arrays.add(node.args.args[0].arg)
     return arrays
 
@@ -405,7 +405,7 @@ def touched(body: ast.FunctionDef) -> list[str]:
     return found
 
 
-MAPS = "there", "back", "back_x", "back_y"             # calls of primitives that an op is given
+MAPS = "there", "back", "back_x", "back_y", "gate"     # calls of primitives that an op is given
 OP_BODIES = {f"{module}:{body.name}": body for module, tree in SOURCES.items() for body in op_bodies(tree)}
 WITH_SHARED_BODIES = f"{COMMON}/conv/parts", f"{OPS}/layers/norm", f"{OPS}/losses/criteria"
 SHARED_BODIES = {body.name: body for room in WITH_SHARED_BODIES
@@ -416,7 +416,7 @@ OP_BODIES |= SHARED_BODIES                 # parts of bodies, which are handed k
 
 
 def test_all_op_bodies_were_read() -> None:
-    of_rules = {"linear_map", "product", "gelu_grad_x"}                    # ops/second.py's own
+    of_rules = {"linear_map", "product", "gelu_grad_x", "gated"}             # ops/second.py's own
     assert {name.rsplit(":", 1)[-1].strip("_") for name in OP_BODIES} == {*ops.OPS, *SHARED_BODIES, *of_rules}
     assert {*SHARED_BODIES} == {"in_parts", "grouped", "dilated", "plain", "of_pairs", "by_given", "over_ranks",
                                 "over_batch", "over_itself"}
