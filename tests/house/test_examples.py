@@ -23,11 +23,19 @@ RESULTS = {
     "averaged_weights": (r"test accuracy ([\d.]+), of the averaged weights ([\d.]+)$", lambda last, mean:
                          mean > last + 0.02),
     "autoencoder": (r"test error ([\d.]+); of the mean image ([\d.]+)", lambda own, mean: own < 0.6 * mean),
+    "burgers": (r"relative error ([\d.]+)$", lambda error: error < 0.6),
     "characters": (r"letters, ([\d.]+) of the next ones are right$", lambda share: share > 0.95),
     "fashion_mnist": (r"test accuracy ([\d.]+)", lambda accuracy: accuracy > 0.3),
     "fine_tuning": (r"from scratch: test accuracy ([\d.]+)\n(?s:.*)frozen: test accuracy ([\d.]+)", lambda fresh, tuned:
                     tuned > fresh + 0.1),
+    # Early on both are large: the penalty lets the norm rise by a 20th of the distance over it.
+    "gradient_penalty": (r"mean norm ([\d.]+), distance ([\d.]+)\n", lambda norm, distance:
+                         distance > 20 and abs(norm - 1 - distance / norm / 20) < 0.3),
+    "hessian": (r"worst residual ([\d.]+); first ([\d.]+), by a difference of gradients ([\d.]+);",
+                lambda residual, first, second: residual < 0.1 and abs(first / second - 1) < 0.01),
     "learning_rate_search": (r"best rate ([\d.]+)", lambda rate: rate == 0.3),
+    "maml": (r"after one step ([\d.]+)\nMAML: square error ([\d.]+), after one step ([\d.]+)$",
+             lambda plain, before, after: after < 0.8 * min(plain, before)),
     "mixup": (r"test accuracy ([\d.]+), with mixup ([\d.]+)$", lambda plain, mixed: mixed > plain + 0.01),
     "picture_folder": (r"test accuracy ([\d.]+)$", lambda accuracy: accuracy > 0.85),
     "perceptron": (r"after (\d+) passes (\d+) of 60 points are on the wrong side$", lambda passes, wrong:
