@@ -330,7 +330,7 @@ class Tensor(Attached):
 
 
 def seeded(t: Tensor, gradient: Tensor | None, name: str = "backward") -> Tensor:
-    """The gradient that a backward pass from a Tensor begins with, checked: 1 of a single value, where none is given."""
+    """The gradient that a backward pass from a Tensor begins with, checked; 1 of a single value, if none is given."""
     return wrap(t._seed(None, backend_of(t), name)) if gradient is None else _check_like(name, gradient, t)
 
 
