@@ -65,9 +65,10 @@ def parameters(text: str, name: str) -> list[tuple[str, str, str]]:
     if found is None:
         raise ValueError(f"kernel: there is no __global__ void {name}(...) in the source; correct the name")
     result = []
-    for parameter in found[1].split(","):
-        words = re.sub("__restrict__|__grid_constant__", " ", parameter).replace("*", " * ").split()
-        kind = "value" if "*" not in words else "in" if "const" in words else "out"
+    for parameter in found[1].split(",") if found[1].split() not in ([], ["void"]) else ():
+        pointer = re.sub(r"^(.*?)(\w+)\s*\[[^]]*\]\s*$", r"\1*\2", parameter, flags=re.DOTALL)      # T x[] is T* x
+        words = re.sub(r"\b(__restrict(__)?|__grid_constant__|volatile)\b", " ", pointer).replace("*", " * ").split()
+        kind = "value" if "*" not in words else "in" if "const" in words[:words.index("*")] else "out"
         result.append((words[-1], " ".join(word for word in words[:-1] if word not in ("*", "const")), kind))
     return result
 
