@@ -46,6 +46,7 @@ void expect_in_phase(void* barrier, int arrivals, int bytes);
 void await_phase(void* barrier, int parity);
 const unsigned char* exchange(const void* mine, size_t size, unsigned mask = ~0u);   // all lanes', EXCHANGED bytes apart
 int lane();
+unsigned exchanged_with();                                       // lanes that took part in the last exchange
 unsigned live_lanes();
 int print_of_kernel(const char* format, ...);
 void queue_copy(void* to, const void* from, size_t size, bool valid);

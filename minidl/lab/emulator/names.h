@@ -72,25 +72,25 @@ template <class T> static inline T __shfl_up_sync(unsigned mask, T value, unsign
 // Which of those lanes give the same value.
 template <class T> UNWATCHED static unsigned __match_any_sync(unsigned mask, T value) {
     const unsigned char* lanes = exchange(&value, sizeof value, mask);
-    const unsigned live = live_lanes() & mask;
     unsigned same = 0;
-    for (int i = 0; i < 32; ++i)
-        same |= (unsigned)(live >> i & 1 && memcmp(lanes + i * EXCHANGED, &value, sizeof value) == 0) << i;
+    for (int i = 0; i < warpSize; ++i)
+        same |= (unsigned)(exchanged_with() >> i & 1 && memcmp(lanes + i * EXCHANGED, &value, sizeof value) == 0) << i;
     return same;
 }
 static inline unsigned __ballot_sync(unsigned mask, int vote) {
     const bool yes = vote != 0;
     const unsigned same = __match_any_sync(mask, yes);
-    return yes ? same : live_lanes() & mask & ~same;
+    return yes ? same : exchanged_with() & ~same;
 }
 static inline unsigned __activemask() { return live_lanes(); }
 static inline int __any_sync(unsigned mask, int vote) { return __ballot_sync(mask, vote) != 0; }
 static inline int __all_sync(unsigned mask, int vote) { return __ballot_sync(mask, !vote) == 0; }
-template <class T> static inline T __reduce_add_sync(unsigned mask, T value) {
-    T sum = 0;
+template <class T> UNWATCHED static T __reduce_add_sync(unsigned mask, T value) {
+    const unsigned char* lanes = exchange(&value, sizeof value, mask);
+    T sum = 0, theirs;
     for (int i = 0; i < warpSize; ++i) {
-        const T theirs = __shfl_sync(mask, value, mask >> i & 1 ? i : lane());
-        if (mask & live_lanes() & 1u << i) sum += theirs;
+        memcpy(&theirs, lanes + i * EXCHANGED, sizeof theirs);
+        if (exchanged_with() >> i & 1) sum += theirs;
     }
     return sum;
 }

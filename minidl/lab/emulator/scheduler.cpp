@@ -31,7 +31,7 @@ struct Thread {
     ucontext_t context;
     State state;
     int barrier;                                         // at which it waits
-    unsigned with;                                       // lanes of its warp that it waits for
+    unsigned with;                                       // lanes of its warp that it waits for, and last waited for
     long long steps;                                     // basic blocks that it entered, where watch.cpp counts them
     std::vector<std::vector<Copy>> copies;               // groups that are under way; the last one is open
 };
@@ -131,6 +131,8 @@ const unsigned char* exchange(const void* mine, size_t size, unsigned mask) {
     return exchanged[current / WARP * WARP];
 }
 
+unsigned exchanged_with() { return threads[current].with; }
+
 // The lanes of this warp that have not ended.
 unsigned live_lanes() {
     unsigned live = 0;
@@ -199,6 +201,7 @@ void release(const std::vector<int>& warp) {
         for (int i : warp)
             if (of_group(i)) {
                 threads[i].state = READY;
+                threads[i].with = with;
                 memcpy(exchanged[i], offered[i], EXCHANGED);
             }
     }
