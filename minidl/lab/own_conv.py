@@ -105,8 +105,10 @@ def _own(kind: str, name: str, source: str | Path, launchers: dict[str, Launcher
         file, text, read = _source(name, source)
         given = {direction: each for direction, each in launchers.items() if each is not None}
         own = OwnConv(name, file, read.text, "REAL" in text, given, refuses, module, kind, bias)
+        if not read.kernels:
+            raise ValueError(f"{file} has no kernel, __global__ void name(...); correct the path")
         if not given:
-            raise ValueError(f"{name!r} has no launcher; give {' or '.join(f'{each}=' for each in launchers)}")
+            raise ValueError(f"{name!r} has no launcher; give {', '.join(f'{each}=' for each in launchers)}")
         for direction, launcher in given.items():
             _takes(f"{direction} of {name!r}", launcher, own.takes(direction))
         if refuses is not None:
