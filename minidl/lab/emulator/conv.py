@@ -62,11 +62,7 @@ class Emulated(Launch):
             raise TypeError(f"{kernel}: got {len(arguments)} arguments but takes {len(names)}, {', '.join(names)}; "
                             "pass each")
         given = dict(zip(names, arguments))
-        for symbol, array in self.symbols.items():
-            if symbol not in compiled.symbols:
-                raise ValueError(f"{self.own.file}: has no __constant__ or __device__ {symbol!r} of numbers"
-                                 f"{', but ' * bool(compiled.symbols)}{', '.join(compiled.symbols)}; correct the name")
-            given[symbol] = np.asarray(array)
+        given |= {symbol: np.asarray(array) for symbol, array in self.symbols.items()}
         done = compiled.run(grid, block, {name: self._value(each) for name, each in given.items()}, shared=shared)
         self.faults += done.faults
         self.notes += done.notes

@@ -7,6 +7,7 @@ Launch.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -161,7 +162,12 @@ class Launch:
 
     def copy_to_symbol(self, symbol: str, array: Any) -> None:
         """Fill __constant__ or __device__ memory of the file, as cudaMemcpyToSymbol does, for the launches that follow.
+
+        Raises ValueError for a name that the file does not declare so.
         """
+        if not re.search(rf"__(?:constant|device)__[^;{{(]*\b{symbol}\b", self.own.text):
+            raise ValueError(f"{self.own.name}: {self.own.file} declares no __constant__ and no __device__ memory "
+                             f"{symbol!r}; correct the name")
         self.symbols[symbol] = array
 
     def empty(self, shape: tuple[int, ...]) -> Any:
