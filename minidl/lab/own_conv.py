@@ -131,8 +131,16 @@ def _make_primitives(own: OwnConv) -> None:
             say()
             return row.auto(cpu, *arguments)
 
+        def on_cuda(*arguments: Any) -> Any:
+            from ..ops import cuda
+            from ..ops.cuda.conv import own as launching
+
+            if direction not in own.launchers:
+                return row.auto(cuda, *arguments)
+            return launching.run(own, direction, *arguments)
+
         on_cpu.__name__, on_cpu.__module__ = by_users(own.kind, own.name, direction), own.module
-        primitive(on_cpu)
+        primitive(on_cpu, cuda=on_cuda)
     for direction, row in KINDS[own.kind].items():
         make(direction, row)
 
@@ -166,8 +174,8 @@ def _takes(what: str, function: Callable[..., Any], parameters: tuple[str, ...])
     except TypeError:
         given = [*inspect.signature(function).parameters]
         hint = "; for one without b register it with bias=False" * ([*parameters] == [*given[:3], "b", *given[3:]])
-        raise ValueError(f"{what} takes ({', '.join(given)}) but is called with ({', '.join(parameters)}); give it these "
-                         f"parameters{hint}") from None
+        raise ValueError(f"{what} takes ({', '.join(given)}) but is called with ({', '.join(parameters)}); give it "
+                         f"these parameters{hint}") from None
 
 
 def _left_to_auto(name: str) -> tuple[Callable[..., Any], ...]:

@@ -145,7 +145,7 @@ def test_a_students_file_is_checked_as_it_is(header: bool, submission: None, cap
 @pytest.mark.parametrize(("file", "old", "new", "said"), [
     ("my_conv.py", '    launch.copy_to_symbol("Mc", w)\n', "", r"new-forward.cu:24: .* reads Mc\[\d+\], constant memory that "
      "nothing filled"),
-    ("my_conv.py", '"Mc", w', '"M", w', "new-forward.cu: has no __constant__ or __device__ 'M' of numbers, but Mc"),
+    ("my_conv.py", '"Mc", w', '"M", w', "mine: new-forward.cu declares no __constant__ and no __device__ memory 'M'; correct the name"),
     ("my_conv.py", "    tiles = ", "    assert g.kh < 3\n    tiles = ", r"my_conv.py:9: assert g.kh < 3; if it cannot be "
      "computed, say so by refuses="),
     ("new-forward.cu", "h < Height_out &&", "h <= Height_out &&", r"mine y float32 .*new-forward.cu:2[45]: ")])
@@ -340,3 +340,58 @@ __global__ void add(const float* x, const float* w, float* y, int inner, int col
 ''')
     assert cli.main(["check", "my.py", "--shapes", "0"]) == 0
     assert re.search(r"linear atomic y: 6 cases .*; of \d two runs differ in bits \(atomics\)", capsys.readouterr().out)
+
+
+# ---------------------------------------------------------------- on the emulated GPU, by its own launchers
+@pytest.mark.deep
+@on_cuda
+def test_a_students_kernels_train_on_the_emulated_gpu(submission: None, tmp_path: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convolution with its filters in constant memory, and a linear layer, poolings and an activation: the numbers of
+    the CPU, plain and compiled; minidl adds the biases."""
+    from emulator import Emulator
+    from ops.test_own_conv import moved
+
+    from minidl.core.tensor import wrap
+    from minidl.ops import cuda
+    from minidl.zoo.own import import_file
+
+    import_file("my_conv.py")
+    for register in REGISTER.values():
+        register()
+
+    def build() -> nn.Module:
+        minidl.manual_seed(3)
+        return nn.Sequential(nn.Conv2d(1, 2, 3, algorithm="mine"), *net("mine")[1:])
+
+    monkeypatch.setattr(cuda.conv, "fastest", lambda direction, g, dtype, arguments, able: "implicit_gemm")
+    monkeypatch.setattr("minidl.compiler.step.can_be_captured", lambda program: False)       # no graph without a GPU
+    x = np.random.default_rng(0).standard_normal((4, 1, 9, 9)).astype(np.float32)
+    (tmp_path / "emulated").mkdir()
+    with warnings.catch_warnings(), Emulator(tmp_path / "emulated").running() as gpu:
+        warnings.simplefilter("ignore")
+        want = losses(build(), Tensor(x), False)
+        for compiled in (False, True):
+            got = losses(moved(build(), gpu), wrap(gpu.memory.asarray(x)), compiled)
+            for one, other in zip(got, want, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        assert {"conv_forward_kernel", "product", "pool", "pool_back", "relu"} <= gpu.launched
+
+
+@pytest.mark.slow
+@on_cuda
+def test_a_kernel_of_a_file_with_host_code(elsewhere: None, tmp_path: Path) -> None:
+    """minidl.kernel, with numbers and arrays of the types that courses use."""
+    from emulator import Emulator
+
+    Path("k.cu").write_text("""
+#include <stdio.h>
+__global__ void k(const float4* x, float4* y, unsigned int n, bool twice) {
+    if (threadIdx.x < n) y[threadIdx.x].x = twice ? 2 * x[threadIdx.x].y : 0;
+}
+int main() { k<<<1, 1>>>(0, 0, 1, true); }""")
+    (tmp_path / "emulated").mkdir()
+    with Emulator(tmp_path / "emulated").running() as gpu:
+        x, y = gpu.memory.asarray(np.arange(8, dtype=np.float32)), gpu.memory.asarray(np.zeros(8, np.float32))
+        minidl.kernel("k.cu", "k")((1,), (32,), x, y, 2, True)
+        assert np.array(y).tolist() == [2, 0, 0, 0, 10, 0, 0, 0]

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.common.sources import parameters, struct
+from ...ops.common.sources import TYPES, parameters, struct
 from .. import source
 from . import BYTES, EDGE, Guarded, Memory, translated, watched, watcher
 from .counts import Table, counted, frames
@@ -27,14 +27,6 @@ STEPS = 10_000_000                         # basic blocks that a thread may ente
 OUTSIDE, RACE, UNSET, ENDLESS = range(4)   # as in watch.cpp
 NULL_PAGE = 1 << 16                        # addresses below are elements of an array that is not there
 
-C_TYPES: dict[str, np.dtype] = {name: np.dtype(dtype) for names, dtype in (
-    ("bool", np.bool_), ("char|signed char|int8_t", np.int8), ("unsigned char|uint8_t", np.uint8),
-    ("short|int16_t", np.int16), ("unsigned short|uint16_t", np.uint16), ("int|int32_t", np.int32),
-    ("unsigned|unsigned int|uint32_t", np.uint32), ("long|long long|int64_t", np.int64),
-    ("unsigned long|unsigned long long|uint64_t|size_t", np.uint64), ("float|float2|float4", np.float32),
-    ("double|double2|double4", np.float64), ("half|__half|half2|__half2", np.float16), ("int2|int4", np.int32),
-    ("uint|uint2|uint4", np.uint32), ("uchar|uchar2|uchar4", np.uint8))
-    for name in names.split("|")}          # vectors are arrays of their numbers
 Size = int | tuple[int, ...]
 
 
@@ -141,7 +133,7 @@ class Kernel:
         """What its file declares that a launcher may fill, of the types that parameters may have."""
         for qualifiers, words, name, _, value in source.SYMBOL.findall(text):
             c_type = " ".join(word for word in words.split() if word not in ("const", "volatile"))
-            dtype = C_TYPES.get(str(constants.get(c_type, c_type)))
+            dtype = TYPES.get(str(constants.get(c_type, c_type)))
             if dtype is not None:
                 size = ctypes.c_size_t.in_dll(self._library, BYTES + name).value
                 memory = (ctypes.c_char * size).in_dll(self._library, name)
@@ -312,13 +304,13 @@ def _rounded_otherwise(array: np.ndarray, others: list[np.ndarray]) -> bool:
 
 
 def _parameter(kernel: str, name: str, c_type: str, kind: str) -> Parameter:
-    if kind == "value" and c_type not in C_TYPES:
+    if kind == "value" and c_type not in TYPES:
         with contextlib.suppress(ValueError):
             return Parameter(name, struct(c_type), False, False)
-    if c_type not in C_TYPES:
+    if c_type not in TYPES:
         raise ValueError(f"emulator: {kernel} takes {name} of type {c_type!r}, which is not one of "
-                         f"{', '.join(C_TYPES)}; use one of these, or an array of them")
-    return Parameter(name, C_TYPES[c_type], kind != "value", kind == "out")
+                         f"{', '.join(TYPES)}; use one of these, or an array of them")
+    return Parameter(name, TYPES[c_type], kind != "value", kind == "out")
 
 
 def _number(kernel: str, parameter: Parameter, given: Any) -> np.ndarray:
