@@ -140,7 +140,8 @@ def _sizes(kind: str, shapes: int, rng: np.random.Generator, most: float) -> Ite
     if kind == "linear":
         drawn = [((below(130), below(130)), below(130)) for _ in range(shapes)]
         for (n, inputs), outputs in LAYERS + [each for each in drawn if each[0][0] * each[0][1] * each[1] <= most]:
-            yield None, {"x": (n, inputs), "w": (outputs, inputs), "b": (outputs,)}, f"x {n, inputs} w {outputs, inputs}"
+            sizes = {"x": (n, inputs), "w": (outputs, inputs), "b": (outputs,)}
+            yield None, sizes, f"x {sizes['x']} w {sizes['w']}"
     elif kind.endswith("pool2d"):
         windows = [(below(4), below(4)) for _ in range(shapes)]
         poolings: list[tuple[Any, ...]] = POOLINGS + [
@@ -155,7 +156,8 @@ def _sizes(kind: str, shapes: int, rng: np.random.Generator, most: float) -> Ite
 
 
 # ---------------------------------------------------------------- comparing
-def _compared(own: OwnConv, direction: str, case: Case, compute: Compute, seen: Seen, failures: list[str]) -> Seen:
+def _compared(own: OwnConv, direction: str, case: Case, compute: Compute, seen: Seen,
+              failures: list[str]) -> Seen:
     """What was seen of a direction, with one more case."""
     if own.refuses(direction, case.g, case.dtype):
         return seen._replace(refused=seen.refused + 1)
@@ -175,8 +177,8 @@ def _compared(own: OwnConv, direction: str, case: Case, compute: Compute, seen: 
 def _asserted(error: AssertionError) -> str:
     """The line of an assertion that gives no reason."""
     where = traceback.extract_tb(error.__traceback__)[-1]
-    return (f"{where.filename.rpartition('/')[2]}:{where.lineno}: {where.line}; if it cannot be computed, say so by refuses=, "
-            "a function of (direction, g, dtype) that returns the reason")
+    return (f"{where.filename.rpartition('/')[2]}:{where.lineno}: {where.line}; if it cannot be computed, say so by "
+            "refuses=, a function of (direction, g, dtype) that returns the reason")
 
 
 def _emulated(own: OwnConv, stack: ExitStack) -> Compute:

@@ -14,17 +14,18 @@ from ..ops.common.sources import BOUNDS, FOLDER, GENERATED
 
 KERNELS = rf"__global__ void\s+{BOUNDS}(\w+)\s*\("           # their names in a text from here
 ON_DEVICES = r"cuda_(?:fp16|bf16)\.h|cooperative_groups(?:/\w+)?\.h|mma\.h"     # CUDA's headers that kernels need
-LIBRARY = (*"algorithm array cassert cmath cstdint cstdio cstdlib cstring limits tuple type_traits "
-           "utility".split(), *(f"{name}.h" for name in "assert math stdint stdio stdlib string".split()))
+LIBRARY = ("algorithm", "array", "cassert", "cmath", "cstdint", "cstdio", "cstdlib", "cstring", "limits", "tuple",
+           "type_traits", "utility", "assert.h", "math.h", "stdint.h", "stdio.h", "stdlib.h", "string.h")
 LIMITS = "".join(f"#ifndef {name}\n#define {name} {value}\n#endif\n" for name, value in (
     ("FLT_MAX", "3.402823466e+38f"), ("FLT_MIN", "1.175494351e-38f"), ("FLT_EPSILON", "1.192092896e-07f"),
     ("DBL_MAX", "1.7976931348623158e+308"), ("INT_MAX", "2147483647"), ("INT_MIN", "(-2147483647 - 1)"),
     ("UINT_MAX", "4294967295u")))          # which NVRTC does not have
 PASTED = dict.fromkeys(("cfloat", "float.h", "climits", "limits.h"), LIMITS)
-HOST = r"<<<|__host__|\b(?:cuda|wb)[A-Z]\w*|\bstd::(?:c(?:out|err|hrono)|vector|string)\b"    # says that code is the host's
+HOST = r"<<<|__host__|\b(?:cuda|wb)[A-Z]\w*|\bstd::(?:c(?:out|err|hrono)|vector|string)\b"      # what only hosts have
 TOKENS = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|^[ \t]*#(?:\\\n|[^\n])*|[{};]', re.MULTILINE)
 COMMENTS = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
-SYMBOL = re.compile(r"(?:\bstatic\s+)?((?:__(?:constant|device)__\s+)+)((?:\w+\s+)+?)(\w+)\s*((?:\[[^\]]*\]\s*)*)(=[^;]*)?;")
+SYMBOL = re.compile(r"(?:\bstatic\s+)?((?:__(?:constant|device)__\s+)+)((?:\w+\s+)+?)(\w+)\s*"      # words and name
+                    r"((?:\[[^\]]*\]\s*)*)(=[^;]*)?;")           # sizes and values
 
 
 class Source(NamedTuple):

@@ -40,7 +40,7 @@ def forgotten() -> Iterator[None]:
         known.clear()
 
 
-# ---------------------------------------------------------------- ECE408: constant memory, no bias, a grid of three axes
+# ---------------------------------------------------------------- ECE408: constant memory, no bias, a 3-D grid
 HEADER = """\
 class GPUInterface {
   public:
@@ -62,8 +62,10 @@ __global__ void conv_forward_kernel(float *output, const float *input, const int
 {
     const int Height_out = Height - K + 1;
     const int Width_out = Width - K + 1;
-    #define out_4d(i3, i2, i1, i0) output[(i3) * (Map_out * Height_out * Width_out) + (i2) * (Height_out * Width_out) + (i1) * (Width_out) + i0]
-    #define in_4d(i3, i2, i1, i0) input[(i3) * (Channel * Height * Width) + (i2) * (Height * Width) + (i1) * (Width) + i0]
+    #define out_4d(i3, i2, i1, i0) output[(i3) * (Map_out * Height_out * Width_out) + \\
+                                          (i2) * (Height_out * Width_out) + (i1) * (Width_out) + i0]
+    #define in_4d(i3, i2, i1, i0) input[(i3) * (Channel * Height * Width) + (i2) * (Height * Width) + (i1) * (Width) \\
+                                        + i0]
     #define mask_4d(i3, i2, i1, i0) Mc[(i3) * (Channel * K * K) + (i2) * (K * K) + (i1) * (K) + i0]
     int W_grid = (Width_out - 1) / TILE_WIDTH + 1;
     int m = blockIdx.x, b = blockIdx.z;
@@ -130,7 +132,8 @@ def submission(elsewhere: None) -> None:
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("header", [True, False])
-def test_a_students_file_is_checked_as_it_is(header: bool, submission: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_students_file_is_checked_as_it_is(header: bool, submission: None,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
     if not header:
         Path("gpu-new-forward.h").unlink()
     assert cli.main(["check", "my_conv.py", "--shapes", "8"]) == 0
@@ -143,12 +146,13 @@ def test_a_students_file_is_checked_as_it_is(header: bool, submission: None, cap
 @pytest.mark.deep
 @needs_compiler
 @pytest.mark.parametrize(("file", "old", "new", "said"), [
-    ("my_conv.py", '    launch.copy_to_symbol("Mc", w)\n', "", r"new-forward.cu:24: .* reads Mc\[\d+\], constant memory that "
-     "nothing filled"),
-    ("my_conv.py", '"Mc", w', '"M", w', "mine: new-forward.cu declares no __constant__ and no __device__ memory 'M'; correct the name"),
-    ("my_conv.py", "    tiles = ", "    assert g.kh < 3\n    tiles = ", r"my_conv.py:9: assert g.kh < 3; if it cannot be "
-     "computed, say so by refuses="),
-    ("new-forward.cu", "h < Height_out &&", "h <= Height_out &&", r"mine y float32 .*new-forward.cu:2[45]: ")])
+    ("my_conv.py", '    launch.copy_to_symbol("Mc", w)\n', "", r"new-forward.cu:26: .* reads Mc\[\d+\], constant "
+     "memory that nothing filled"),
+    ("my_conv.py", '"Mc", w', '"M", w', "mine: new-forward.cu declares no __constant__ and no __device__ memory "
+     "'M'; correct the name"),
+    ("my_conv.py", "    tiles = ", "    assert g.kh < 3\n    tiles = ", r"my_conv.py:9: assert g.kh < 3; if it cannot "
+     "be computed, say so by refuses="),
+    ("new-forward.cu", "h < Height_out &&", "h <= Height_out &&", r"mine y float32 .*new-forward.cu:2[67]: ")])
 def test_what_a_student_forgets(file: str, old: str, new: str, said: str, submission: None,
                                 capsys: pytest.CaptureFixture[str]) -> None:
     Path(file).write_text(Path(file).read_text().replace(old, new))
@@ -158,8 +162,8 @@ def test_what_a_student_forgets(file: str, old: str, new: str, said: str, submis
 
 @pytest.mark.slow
 def test_it_trains_where_auto_computes(submission: None, capsys: pytest.CaptureFixture[str]) -> None:
-    train.main(["--plugin", "my_conv.py", "--conv-algorithm", "mine", "--data", "synthetic-digits", "--limit-train", "40",
-                "--limit-test", "20", "--no-progress", "--device", "cpu", "--epochs", "1", "--output-dir", "run"])
+    train.main(["--plugin", "my_conv.py", "--conv-algorithm", "mine", "--data", "synthetic-digits", "--limit-train",
+                "40", "--limit-test", "20", "--no-progress", "--device", "cpu", "--epochs", "1", "--output-dir", "run"])
     said = capsys.readouterr()
     assert "after 1 epoch" in said.out
     assert "conv2d: algorithm 'mine' has no kernel for the cpu; 'auto' is used there" in said.err
@@ -168,8 +172,8 @@ def test_it_trains_where_auto_computes(submission: None, capsys: pytest.CaptureF
 # ---------------------------------------------------------------- linear, poolings, activations
 KERNELS = """
 #include "include/common.cuh"
-extern "C" __global__ void product(const REAL* a, const REAL* b, REAL* out, int rows, int inner, int columns, int a_across,
-                                   int a_down, int b_across, int b_down) {
+extern "C" __global__ void product(const REAL* a, const REAL* b, REAL* out, int rows, int inner, int columns,
+                                   int a_across, int a_down, int b_across, int b_down) {
     const int at = THREAD;
     if (at >= rows * columns) return;
     REAL sum = 0;
@@ -196,7 +200,8 @@ extern "C" __global__ void pool_back(const REAL* gy, const REAL* x, const REAL* 
     REAL sum = 0;
     for (int i = 0; i < g.oh; i++)
         for (int j = 0; j < g.ow; j++) {
-            const int p = r - i * g.sh + g.top, q = s - j * g.sw + g.left, of = (at / (g.w * g.h) * g.oh + i) * g.ow + j;
+            const int p = r - i * g.sh + g.top, q = s - j * g.sw + g.left;
+            const int of = (at / (g.w * g.h) * g.oh + i) * g.ow + j;
             if (p < 0 || q < 0 || p >= g.kh || q >= g.kw) continue;
             sum += x ? (x[at] == y[of] ? gy[of] : (REAL)0) : gy[of] / (g.kh * g.kw);
         }
@@ -242,7 +247,8 @@ def relu() -> None:
         dx=lambda launch, gy, y, dx: launch("relu", blocks(dx), 128, gy, y, dx, dx.size))
 
 
-REGISTER: dict[str, Callable[[], None]] = {"linear": linear, "max_pool2d": max_pool, "avg_pool2d": avg_pool, "relu": relu}
+REGISTER: dict[str, Callable[[], None]] = {"linear": linear, "max_pool2d": max_pool, "avg_pool2d": avg_pool,
+                                           "relu": relu}
 
 
 @needs_compiler
@@ -305,9 +311,9 @@ def test_a_net_on_the_cpu_has_autos_bits_and_says_so(compiled: bool) -> None:
 
 @pytest.mark.parametrize(("call", "words"), [
     (lambda: ops.linear(Tensor([[1.0]]), Tensor([[1.0]]), algorithm="other"),
-     "linear: algorithm 'other' is not one of auto; your own is registered by minidl.register_linear, register_pool or"),
+     "linear: algorithm 'other' is not one of auto; your own is registered by minidl.register_linear, register"),
     (lambda: minidl.register_pool("mine", KERNELS, of="sum"), "register_pool: of is 'sum' but must be 'max' or 'avg'"),
-    (lambda: minidl.register_activation("mine", KERNELS, of="gelu"), "register_activation: of is 'gelu' but must be 'relu'"),
+    (lambda: minidl.register_activation("mine", KERNELS, of="gelu"), "register_activation: of is 'gelu' but must"),
     (lambda: minidl.register_linear("mine", KERNELS, y=lambda launch, x, w, y: None),
      r"register_linear: y of 'mine' takes \(launch, x, w, y\) but is called with \(launch, x, w, b, y\); .*bias=False"),
     (lambda: minidl.register_linear("auto", KERNELS, y=lambda launch, x, w, b, y: None),

@@ -138,7 +138,8 @@ class Kernel:
                 size = ctypes.c_size_t.in_dll(self._library, BYTES + name).value
                 memory = (ctypes.c_char * size).in_dll(self._library, name)
                 constant = "__constant__" in qualifiers
-                yield Symbol(name, dtype, constant, not constant or bool(value), ctypes.addressof(memory), bytes(memory))
+                given = not constant or bool(value)
+                yield Symbol(name, dtype, constant, given, ctypes.addressof(memory), bytes(memory))
 
     def run(self, grid: Size, block: Size, arguments: Mapping[str, Any], *, shared: int = 0, seed: int = 1,
             orders: int = ORDERS, steps: int = STEPS) -> Run:
@@ -183,7 +184,7 @@ class Kernel:
         """The arrays after one launch, and its faults, one of each kind and place."""
         wrong = [*(f"{name} is missing" for name in (each.name for each in self.parameters) if name not in arguments),
                  *(f"{name} is not one of them" for name in arguments
-                   if name not in (each.name for each in (*self.parameters, *self.symbols.values())))]
+                   if name not in self.symbols and name not in (each.name for each in self.parameters))]
         if wrong:
             told = ", ".join([*(f"{each.name} ({each.dtype}{'[]' if each.array else ''})" for each in self.parameters),
                               *(f"{each.name} ({'constant' if each.constant else 'device'} memory)"
@@ -209,8 +210,9 @@ class Kernel:
             values.append(np.array([array.ctypes.data], np.uint64).ctypes)
         for symbol in self.symbols.values():
             symbol.fill(filled := arguments.get(symbol.name))
+            known = symbol.given or filled is not None
             self._watch.watch_array(ctypes.c_void_p(symbol.address), ctypes.c_size_t(len(symbol.start)),
-                                    symbol.dtype.itemsize, int(symbol.given or filled is not None), int(symbol.constant))
+                                    symbol.dtype.itemsize, int(known), int(symbol.constant))
         packed = (ctypes.c_void_p * len(values))(*(value.data for value in values))
         sys.stdout.flush()                 # before what the kernel prints
         message = self._library.run((ctypes.c_int * 8)(*grid, *block, shared, seed), packed)
@@ -223,7 +225,7 @@ class Kernel:
                 for each in self.symbols.values() if not each.constant}
         for symbol in self.symbols.values():
             symbol.fill(None)              # another Kernel of this source has the same library
-        return {**{each.name: arrays[each.name].get() for each in self.parameters if each.name in arrays}, **held}, faults
+        return {**{name: array.get() for name, array in arrays.items()}, **held}, faults
 
     # ---------------------------------------------------------------- what is said of a fault
     def _faults(self, arrays: Mapping[str, Memory], block: tuple[int, int, int]) -> dict[Any, str]:
@@ -236,8 +238,8 @@ class Kernel:
             who = f"{lines[each.line]}: thread {_thread(each.thread, block)} of block {tuple(each.block)}"
             key = each.what, frozenset((lines[each.line], lines.get(each.other_line)))
             if each.what == ENDLESS:
-                fault = (f"{who} does not end: it has taken more steps than a thread may (--steps): an endless loop, or "
-                         "one that waits for another thread")
+                fault = (f"{who} does not end: it has taken more steps than a thread may (--steps): an endless loop, "
+                         "or one that waits for another thread")
             elif each.what == UNSET and (symbol := self._symbol(each.at or 0)):
                 fault = (f"{who} {what}, constant memory that nothing filled; fill it: --args {symbol}=..., or in a "
                          f"launcher launch.copy_to_symbol({symbol!r}, array)")

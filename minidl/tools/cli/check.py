@@ -46,6 +46,6 @@ def command(args: argparse.Namespace) -> int:
                 say(f"{name} {direction}: there is no launcher; 'auto' computes it")
                 continue
             compared, refused, share, differing = seen[direction]
-            say(f"{name} {direction}: {compared} cases compared on {where}, {refused} refused, at most {share:.2f} of the "
-                f"tolerance used{f'; of {differing} two runs differ in bits (atomics)' * bool(differing)}")
+            say(f"{name} {direction}: {compared} cases compared on {where}, {refused} refused, at most {share:.2f} of "
+                f"the tolerance used{f'; of {differing} two runs differ in bits (atomics)' * bool(differing)}")
     return int(failed)

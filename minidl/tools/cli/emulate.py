@@ -46,8 +46,8 @@ def main(argv: list[str] | None = None, prog: str = "minidl emulate") -> int:
     parser.add_argument("--args", nargs="*", default=[], metavar="NAME=VALUE", help="the kernel's arguments, see below")
     parser.add_argument("--shared", type=int, default=0, metavar="BYTES", help="of dynamic shared memory (default: 0)")
     parser.add_argument("--define", nargs="*", default=[], metavar="NAME=VALUE", help="constants, as nvcc's -D")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of one thread, in basic blocks, after which it is said "
-                        "not to end (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of one thread, in basic blocks, after which it "
+                        "is said not to end (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of random values and orders (default: %(default)s)")
     parser.add_argument("--count", action="store_true", help="print the source with what each line's accesses cost")
     own = parser.add_argument_group("of minidl's own kernels")
@@ -73,8 +73,8 @@ def command(args: argparse.Namespace) -> int:
     if args.shared < 0:
         raise ValueError(f"--shared is {args.shared} but must be at least 0")
     kernel = Kernel(args.file, args.kernel, dict(pair(each) for each in args.define))
-    parameters = {**{each.name: each for each in kernel.parameters},
-                  **{name: Parameter(name, each.dtype, True, not each.constant) for name, each in kernel.symbols.items()}}
+    symbols = [Parameter(each.name, each.dtype, True, not each.constant) for each in kernel.symbols.values()]
+    parameters = {each.name: each for each in (*kernel.parameters, *symbols)}
     arguments = {}
     for name, text in map(pair, args.args):
         arguments[name] = value(parameters[name], text, args.seed) if name in parameters else text

@@ -78,8 +78,8 @@ def users(k: Any, kind: str, algorithm: str, g: Any = None, **inputs: Any) -> tu
     Raises ValueError for an algorithm that was not registered.
     """
     if algorithm not in REGISTERED[kind]:
-        raise ValueError(f"{kind}: algorithm {algorithm!r} is not one of {', '.join(['auto', *REGISTERED[kind]])}; your "
-                         "own is registered by minidl.register_linear, register_pool or register_activation")
+        raise ValueError(f"{kind}: algorithm {algorithm!r} is not one of {', '.join(['auto', *REGISTERED[kind]])}; "
+                         "your own is registered by minidl.register_linear, register_pool or register_activation")
 
     def run(direction: str, **more: Any) -> Any:
         values = {**inputs, "g": g, **more}
