@@ -15,10 +15,11 @@ from minidl.zoo.recipe import LAYERS
 
 COUNTS = {"lenet5": 61_706, "krizhevsky2009": 53_322, "cifar10-quick": 145_578, "cifar10-18": 89_578,
           "alexnet": 56_909_194, "resnet": 269_722, "resnet-224": 11_007_818, "mlp": 30_830_010, "perceptron": 10_250,
-          "autoencoder": 127_215, "table-mlp": 5_124, "airbench": 1_971_352}
+          "autoencoder": 127_215, "table-mlp": 5_124, "airbench": 1_971_352, "ece408": 45_186}
 CHANNELS = {"lenet5": 1, "krizhevsky2009": 3, "cifar10-quick": 3, "cifar10-18": 3, "alexnet": 3, "resnet": 3,
-            "resnet-224": 3, "mlp": 3, "perceptron": 1, "autoencoder": 1, "airbench": 3}
-SHAPES = {**{name: (channels, *[224 if name in ("alexnet", "resnet-224") else 32] * 2)
+            "resnet-224": 3, "mlp": 3, "perceptron": 1, "autoencoder": 1, "airbench": 3, "ece408": 1}
+SIZES = {"alexnet": 224, "resnet-224": 224, "ece408": 86}
+SHAPES = {**{name: (channels, *[SIZES.get(name, 32)] * 2)
              for name, channels in CHANNELS.items()}, "table-mlp": (10,)}
 CLASSIFIERS = [name for name, model in zoo.MODELS.items() if model.target == "label"]
 SMALL: dict[str, dict[str, Any]] = {                           # millions of parameters take their time
