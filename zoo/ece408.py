@@ -2,8 +2,8 @@
 
 Two convolutions of 7x7 with maxima behind them, of 2x2 and of 4x4, and two full connections; 45,186 parameters. The
 course grades the time of the two convolutions on 10,000 images: `minidl profile ece408` shows that of each call. There
-images are enlarged to 86x86, here padded. The last windows reach over the edge of 34 pixels, as there. Weights start with variance 2 / fan_in (He et al. 2015); the rates are this
-zoo's own, since the course hands out trained weights.
+images are enlarged to 86x86, here padded. The last windows of 4x4 reach over the edge, as there. Weights start with
+variance 2 / fan_in (He et al. 2015); the rates are this zoo's own, since the course hands out trained weights.
 """
 
 from __future__ import annotations

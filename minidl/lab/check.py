@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core import device as devices
 from ..ops import cpu
-from ..ops.common.conv.own import KINDS, REGISTERED, OwnConv
+from ..ops.common.conv.own import KINDS, REGISTERED, OwnConv, Sizes
 from ..ops.common.geometry import conv_geometry, pool_geometry
 from .check_conv import ALWAYS, FEW_MULTIPLICATIONS, MULTIPLICATIONS, drawn, product_bound, random_shapes, used
 
@@ -41,7 +41,7 @@ class Case(NamedTuple):
     """Sizes, or None where the arrays have them; what a message calls it; by direction the arrays that a launcher
     takes, the exact result, and how far from it each element may be."""
 
-    g: Any
+    g: Sizes
     what: str
     dtype: np.dtype
     inputs: dict[str, tuple[Any, ...]]
@@ -49,7 +49,7 @@ class Case(NamedTuple):
     bound: dict[str, np.ndarray]
 
 
-Compute = Callable[[str, Any, tuple[Any, ...]], tuple[np.ndarray, bool]]     # of direction, g and the arrays before g
+Compute = Callable[[str, Sizes, tuple[Any, ...]], tuple[np.ndarray, bool]]     # of direction, g and the arrays before g
 
 
 def check_conv(name: str, *, shapes: int = 20, seed: int = 0, device: str = "emulated") -> dict[str, Seen]:
@@ -186,7 +186,7 @@ def _emulated(own: OwnConv, stack: ExitStack) -> Compute:
 
     kernels = stack.enter_context(Kernels(own))
 
-    def compute(direction: str, g: Any, inputs: tuple[Any, ...]) -> tuple[np.ndarray, bool]:
+    def compute(direction: str, g: Sizes, inputs: tuple[Any, ...]) -> tuple[np.ndarray, bool]:
         launch = Emulated(kernels, inputs[0].dtype)
         copies = [None if a is None else a.copy() for a in inputs]
         result = own.run(direction, launch, *copies, *_given(g))
@@ -197,7 +197,7 @@ def _emulated(own: OwnConv, stack: ExitStack) -> Compute:
     return compute
 
 
-def _given(g: Any) -> tuple[Any, ...]:
+def _given(g: Sizes) -> tuple[Any, ...]:
     return () if g is None else (g,)
 
 
@@ -213,7 +213,7 @@ def _on_cuda(own: OwnConv) -> Compute:
         def empty(self, shape: tuple[int, ...]) -> Any:
             return cupy.full(shape, np.nan, self.dtype)
 
-    def compute(direction: str, g: Any, inputs: tuple[Any, ...]) -> tuple[np.ndarray, bool]:
+    def compute(direction: str, g: Sizes, inputs: tuple[Any, ...]) -> tuple[np.ndarray, bool]:
         arrays = [None if a is None else cupy.asarray(a) for a in inputs]
         results: list[np.ndarray] = [own.run(direction, Unset(own, inputs[0].dtype), *arrays, *_given(g)).get()
                                      for _ in range(2)]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..core.device import Array
 from ..ops import cpu
 from ..ops.common.conv.own import KINDS, REGISTERED, Direction, Launcher, OwnConv, Refuses, by_users
 from ..ops.common.sources import FOLDER
@@ -127,11 +128,11 @@ def _make_primitives(own: OwnConv) -> None:
                       stacklevel=2)
 
     def make(direction: str, row: Direction) -> None:
-        def on_cpu(*arguments: Any) -> Any:
+        def on_cpu(*arguments: Array) -> Any:
             say()
             return row.auto(cpu, *arguments)
 
-        def on_cuda(*arguments: Any) -> Any:
+        def on_cuda(*arguments: Array) -> Any:
             from ..ops import cuda
             from ..ops.cuda.conv import own as launching
 

@@ -52,9 +52,9 @@ class Symbol:
     address: int
     start: bytes
 
-    def fill(self, given: Any) -> None:
+    def fill(self, given: object) -> None:
         """Set it to what it holds at first, but for what is given, from its first byte on."""
-        array = np.ascontiguousarray(b"" if given is None else given)
+        array = np.asarray(given)
         data = b"" if given is None else array.tobytes()
         if given is not None and (array.dtype != self.dtype or len(data) > len(self.start)):
             raise ValueError(f"emulator: {self.name} holds {len(self.start) // self.dtype.itemsize} numbers of "
@@ -64,8 +64,8 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Run:
-    """The arrays of a kernel after its launch, by parameter, what was wrong, what its accesses cost by line, and what
-    is no fault but good to know.
+    """The arrays of a kernel after its launch, by parameter, what was wrong, what its accesses cost by line, and notes
+    that are not faults.
 
     No faults: `faults` is empty. arrays: also its __device__ symbols.
     """

@@ -20,7 +20,7 @@ def sigmoid(k, x: Tensor, *, algorithm: str = "auto"):
     [0.5]
     """
     if algorithm != "auto":                # of your own, minidl.register_activation
-        return users(k, "sigmoid", algorithm, x=x)
+        return users(k, kind="sigmoid", algorithm=algorithm, x=x)
     y = k.sigmoid(x)
     return y, lambda gy, need: (k.sigmoid_grad_x(gy, y),)
 
@@ -29,7 +29,7 @@ def sigmoid(k, x: Tensor, *, algorithm: str = "auto"):
 def tanh(k, x: Tensor, *, algorithm: str = "auto"):
     """The hyperbolic tangent, elementwise."""
     if algorithm != "auto":                # of your own, minidl.register_activation
-        return users(k, "tanh", algorithm, x=x)
+        return users(k, kind="tanh", algorithm=algorithm, x=x)
     y = k.tanh(x)
     return y, lambda gy, need: (k.tanh_grad_x(gy, y),)
 
@@ -42,7 +42,7 @@ def relu(k, x: Tensor, *, algorithm: str = "auto"):
     [0.0, 2.0]
     """
     if algorithm != "auto":                # of your own, minidl.register_activation
-        return users(k, "relu", algorithm, x=x)
+        return users(k, kind="relu", algorithm=algorithm, x=x)
     y = k.relu(x)
     return y, lambda gy, need: (k.relu_grad_x(gy, y),)
 

@@ -41,7 +41,7 @@ def linear(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, algorithm: str =
     if algorithm == "auto":
         y = k.linear(x, w, b)
     else:
-        y, gradients = users(k, "linear", algorithm, x=x, w=w, b=b)
+        y, gradients = users(k, kind="linear", algorithm=algorithm, x=x, w=w, b=b)
 
     def backward(gy, need):
         gx, *rest = gradients(gy if flat else k.reshape(gy, (rows, ws[0])), need)

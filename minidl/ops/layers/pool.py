@@ -27,7 +27,7 @@ def avg_pool2d(k, x: Tensor, *, size: Pair, stride: Pair | None = None, padding:
     """
     g = pool_geometry("avg_pool2d", x.shape, size, stride, padding)
     if algorithm != "auto":
-        return users(k, "avg_pool2d", algorithm, g, x=x)
+        return users(k, kind="avg_pool2d", algorithm=algorithm, g=g, x=x)
     return k.avg_pool2d(x, g), lambda gy, need: (k.avg_pool2d_grad_x(gy, g),)
 
 
@@ -45,6 +45,6 @@ def max_pool2d(k, x: Tensor, *, size: Pair, stride: Pair | None = None, padding:
     """
     g = pool_geometry("max_pool2d", x.shape, size, stride, padding)
     if algorithm != "auto":
-        return users(k, "max_pool2d", algorithm, g, x=x)
+        return users(k, kind="max_pool2d", algorithm=algorithm, g=g, x=x)
     y, index = k.max_pool2d(x, g)
     return y, lambda gy, need: (k.max_pool2d_grad_x(gy, index, g),)

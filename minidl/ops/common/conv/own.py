@@ -9,16 +9,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ....core.device import Array
 from ..geometry import ConvGeometry, PoolGeometry
-from ..primitives import ACTIVATIONS
 
 Launcher = Callable[..., None]
 Refuses = Callable[..., str | None]
 Size = int | tuple[int, ...]
+Sizes = ConvGeometry | PoolGeometry | None     # of an op, where its arrays do not say all
 
 MAX_THREADS, MAX_GRID = 1024, 65535        # per block; blocks along a grid's second and third axis, on every GPU
 STRUCTS = {ConvGeometry: "Geometry", PoolGeometry: "Window"}           # of common.cuh, as which kernels take g
@@ -39,14 +41,6 @@ def _elementwise(name: str) -> dict[str, Direction]:
             "dx": Direction("gy y", "dx", lambda gy, y: gy.shape, lambda k, gy, y: getattr(k, f"{name}_grad_x")(gy, y))}
 
 
-def _of_x(x: Any, g: Any) -> tuple[int, ...]:
-    return g.n, g.c, g.h, g.w
-
-
-def _of_y(x: Any, g: Any) -> tuple[int, ...]:
-    return g.n, g.c, g.oh, g.ow
-
-
 # What kernels of users may compute, by the op: directions
 KINDS: dict[str, dict[str, Direction]] = {
     "conv2d": {
@@ -58,13 +52,13 @@ KINDS: dict[str, dict[str, Direction]] = {
         "dx": Direction("gy w", "dx", lambda gy, w: (len(gy), w.shape[1]), lambda k, *a: k.linear_grad_x(*a)),
         "dw": Direction("gy x", "dw", lambda gy, x: (gy.shape[1], x.shape[1]), lambda k, *a: k.linear_grad_w(*a))},
     "avg_pool2d": {
-        "y": Direction("x g", "y", _of_y, lambda k, *a: k.avg_pool2d(*a)),
-        "dx": Direction("gy g", "dx", _of_x, lambda k, *a: k.avg_pool2d_grad_x(*a))},
+        "y": Direction("x g", "y", lambda x, g: (g.n, g.c, g.oh, g.ow), lambda k, *a: k.avg_pool2d(*a)),
+        "dx": Direction("gy g", "dx", lambda gy, g: (g.n, g.c, g.h, g.w), lambda k, *a: k.avg_pool2d_grad_x(*a))},
     "max_pool2d": {
-        "y": Direction("x g", "y", _of_y, lambda k, x, g: k.max_pool2d(x, g)[0]),
+        "y": Direction("x g", "y", lambda x, g: (g.n, g.c, g.oh, g.ow), lambda k, x, g: k.max_pool2d(x, g)[0]),
         "dx": Direction("gy x y g", "dx", lambda gy, x, y, g: x.shape,
                         lambda k, gy, x, y, g: k.max_pool2d_grad_x(gy, k.max_pool2d(x, g)[1], g))},
-    **{name: _elementwise(name) for name in ACTIVATIONS}}
+    **{name: _elementwise(name) for name in ("relu", "sigmoid", "tanh")}}
 
 
 def by_users(kind: str, algorithm: str, direction: str) -> str:
@@ -72,7 +66,13 @@ def by_users(kind: str, algorithm: str, direction: str) -> str:
     return f"{kind}_{direction}_by_{algorithm}"
 
 
-def users(k: Any, kind: str, algorithm: str, g: Any = None, **inputs: Any) -> tuple[Any, Any]:
+def by(k: ModuleType, *, kind: str, algorithm: str, direction: str, values: dict[str, Array]) -> Array:
+    """What a user's kernels compute in a direction of an op, of arrays and sizes by their names."""
+    return getattr(k, by_users(kind, algorithm, direction))(
+        *(values[name] for name in KINDS[kind][direction].takes.split()))
+
+
+def users(k: ModuleType, *, kind: str, algorithm: str, g: Sizes = None, **inputs: Array) -> tuple[Any, Any]:
     """What the body of an op returns that is computed by a user's kernels; inputs: x, and of linear w and b.
 
     Raises ValueError for an algorithm that was not registered.
@@ -80,18 +80,14 @@ def users(k: Any, kind: str, algorithm: str, g: Any = None, **inputs: Any) -> tu
     if algorithm not in REGISTERED[kind]:
         raise ValueError(f"{kind}: algorithm {algorithm!r} is not one of {', '.join(['auto', *REGISTERED[kind]])}; "
                          "your own is registered by minidl.register_linear, register_pool or register_activation")
+    values = {**inputs, "g": g}
+    result = by(k, kind=kind, algorithm=algorithm, direction="y", values=values)
 
-    def run(direction: str, **more: Any) -> Any:
-        values = {**inputs, "g": g, **more}
-        return getattr(k, by_users(kind, algorithm, direction))(
-            *(values[name] for name in KINDS[kind][direction].takes.split()))
-
-    y = run("y")
-
-    def backward(gy: Any, need: Any) -> tuple[Any, ...]:
-        return tuple(None if not needed else k.linear_grad_b(gy) if name == "b" else run(f"d{name}", gy=gy, y=y)
-                     for name, needed in zip(inputs, need))
-    return y, backward
+    def backward(gy: Array, need: tuple[bool, ...]) -> tuple[Array, ...]:
+        return tuple(None if not needed else k.linear_grad_b(gy) if name == "b" else
+                     by(k, kind=kind, algorithm=algorithm, direction=f"d{name}",
+                        values={**values, "gy": gy, "y": result}) for name, needed in zip(inputs, need))
+    return result, backward
 
 
 class OwnConv(NamedTuple):
@@ -114,13 +110,13 @@ class OwnConv(NamedTuple):
         *names, last = (name for name in row.takes.split() if name != "b" or self.bias)
         return ("launch", *names, *((row.out, last) if last == "g" else (last, row.out)))
 
-    def refuses(self, direction: str, g: Any, dtype: np.dtype) -> str | None:
+    def refuses(self, direction: str, g: Sizes, dtype: np.dtype) -> str | None:
         """Why it cannot do a case, or None."""
         if dtype != np.float32 and not self.real:
             return f"its source has no REAL, so it takes float32, but the dtype is {dtype}"
         return self.own_refuses(direction, g, dtype) if self.own_refuses else None
 
-    def run(self, direction: str, launch: Launch, *arguments: Any) -> Any:
+    def run(self, direction: str, launch: Launch, *arguments: Array) -> Array:
         """The result of a direction for its arguments, of which the last is g where there is one."""
         row = KINDS[self.kind][direction]
         given = dict(zip(row.takes.split(), arguments))
@@ -160,7 +156,7 @@ class Launch:
                              "spread the work otherwise")
         self._start(kernel, grid, block, arguments, shared, constants)
 
-    def copy_to_symbol(self, symbol: str, array: Any) -> None:
+    def copy_to_symbol(self, symbol: str, array: Array) -> None:
         """Fill __constant__ or __device__ memory of the file, as cudaMemcpyToSymbol does, for the launches that follow.
 
         Raises ValueError for a name that the file does not declare so.
