@@ -301,7 +301,8 @@ def test_recipe_fits_the_rest_of_minidl(name: str) -> None:
     recipe = model.recipe
     assert recipe.lr_schedule in optim.SCHEDULES
     assert SHAPES[name] == model.shape
-    assert model.shape[0] == {"mnist": 1, "cifar10": 3, "synthetic-shapes-224": 3, "synthetic-table": 10}[recipe.data]
+    assert model.shape[0] == {"mnist": 1, "fashion-mnist": 1, "cifar10": 3, "synthetic-shapes-224": 3,
+                              "synthetic-table": 10}[recipe.data]
     assert recipe.batch_size >= 1 <= recipe.epochs
     optim.SGD([Tensor([1.0], requires_grad=True)], recipe.lr, recipe.momentum, weight_decay=recipe.weight_decay)
     assert model.summary
@@ -309,7 +310,7 @@ def test_recipe_fits_the_rest_of_minidl(name: str) -> None:
 
 def test_a_recipes_parameter_counts_are_true() -> None:
     for name in ("lenet5", "krizhevsky2009", "cifar10-quick", "cifar10-18", "alexnet", "resnet", "resnet-224",
-                 "autoencoder", "table-mlp", "airbench"):
+                 "autoencoder", "table-mlp", "airbench", "ece408"):
         assert f"{COUNTS[name]:,} parameters" in zoo.MODELS[name].summary
 
 

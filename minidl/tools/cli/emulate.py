@@ -16,13 +16,15 @@ OPTIONS = {"stride": 1, "padding": 0, "window": 2}           # of launches of mi
 EXAMPLE = """\
 An argument is NAME=VALUE, with a parameter's name. Of a number the value: n=64, a=0.5. Of an array its
 sizes and what fills it: x=64:arange, x=8x8:random, y=64:zeros, y=64:2.5; without that it is not set, as
-memory fresh from cudaMalloc: y=64. Or its numbers, x=[1,2,3], or a file: x=x.npy.
+memory fresh from cudaMalloc: y=64. Or its numbers, x=[1,2,3], or a file: x=x.npy. __constant__ and
+__device__ memory of the file is filled by its name, too: F=9:ones. Host code is left out.
 
   minidl emulate saxpy.cu --grid 2 --block 32 --args x=64:arange y=64:ones a=2 n=64
 
 Found are accesses outside of arrays, values that were not set, races (no barrier, no atomic), and
-barriers that some threads do not reach. A kernel runs four times, each with another order of its
-threads. The memory model, half precision, textures and dynamic parallelism are not emulated.
+barriers that some threads do not reach, and threads that do not end. A kernel runs four times, each
+with another order of its threads; what it prints is that of the first. The memory model, textures,
+tensor cores (mma.h), cooperative launches and dynamic parallelism are not emulated.
 
 With --count the source is printed with what each line costs: requests of warps to memory, sectors of
 32 bytes that they touch, bank conflicts of shared memory, barriers. So it is for one of minidl's own
@@ -37,7 +39,7 @@ def main(argv: list[str] | None = None, prog: str = "minidl emulate") -> int:
     parser = Parser(prog=prog, description="Compile a CUDA kernel for the CPU (g++, Linux), run it, print the arrays "
                     "that it may write, and say what is wrong with it.", epilog=EXAMPLE,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", metavar="FILE.cu", help="its source: __global__ void name(...), no host code; or the "
+    parser.add_argument("file", metavar="FILE.cu", help="its source, with a __global__ void name(...); or the "
                         "name of one of minidl's kernels")
     parser.add_argument("--kernel", metavar="NAME", help="which one, if the file has several")
     parser.add_argument("--grid", type=sizes, default=(1,), metavar="X[,Y[,Z]]", help="blocks (default: 1)")
