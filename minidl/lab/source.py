@@ -38,8 +38,16 @@ class Source(NamedTuple):
 
     @property
     def kernels(self) -> list[str]:
-        """Their names."""
-        return [*dict.fromkeys(re.findall(KERNELS, self.text))]
+        """Their names. A template is none: its numbers are not known."""
+        return [*dict.fromkeys(name for template, name in re.findall(rf"(\btemplate\b[^;{{}}()]*)?{KERNELS}", self.text)
+                               if not template)]
+
+    @property
+    def types(self) -> dict[str, str]:
+        """What the text calls a type by another name: typedef, using and #define."""
+        found = re.findall(r"\btypedef\s+([\w ]+?)\s+(\w+)\s*;|\busing\s+(\w+)\s*=\s*([\w ]+?)\s*;|"
+                           r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([\w ]+?)[ \t]*$", self.text, re.MULTILINE)
+        return {new or also or macro: old or other or text for old, new, also, other, macro, text in found}
 
     def hint(self, message: str) -> str:
         """What a compiler's message does not say: that a name in it was left out here."""

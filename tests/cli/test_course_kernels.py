@@ -359,6 +359,32 @@ def test_minidls_own_files_have_no_host_code() -> None:
         assert source._kernels_only(text, left_out) == text, file
 
 
+ODD = """\
+typedef unsigned int u32;
+using Real = float;
+#define DTYPE float
+__device__ int unused;
+template <typename T> __device__ T square(T x) { return x * x; }
+template <int K> __global__ void power(float* y) {}
+void __global__
+k(DTYPE *x, Real y[], u32 n,
+  const bool twice) { if (threadIdx.x < n) y[threadIdx.x] = square(x[threadIdx.x]) * (twice ? 2 : 1); }
+"""
+
+
+@pytest.mark.slow
+def test_types_by_other_names_and_templates(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("k.cu").write_text(ODD)
+    assert cli.main(["emulate", "k.cu", "--args", "x=3:arange", "y=3", "n=3", "twice=1"]) == 0
+    assert capsys.readouterr().out == "x float32 (3,)\n[0. 1. 2.]\ny float32 (3,)\n[0. 2. 8.]\nk: no fault was found\n"
+    Path("k.cu").write_text("template <int K> __global__ void k(float* y) {}")
+    assert cli.main(["emulate", "k.cu"]) == 2
+    assert "k.cu has 0 kernels; name one, that is __global__ void and not a template" in capsys.readouterr().err
+    Path("k.cu").write_text("__global__ void k(float4 a) {}")
+    assert cli.main(["emulate", "k.cu", "--args", "a=1"]) == 2
+    assert "k takes a as one float4; take its numbers, or an array of them" in capsys.readouterr().err
+
+
 HOST = """\
 using namespace std;
 #define DEVICE __device__ inline

@@ -129,9 +129,8 @@ def submission(elsewhere: None) -> None:
         Path(name).write_text(text)
 
 
-@pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("header", tiered([False, True], slow=1))
 def test_a_students_file_is_checked_as_it_is(header: bool, submission: None,
                                              capsys: pytest.CaptureFixture[str]) -> None:
     if not header:
@@ -252,7 +251,7 @@ REGISTER: dict[str, Callable[[], None]] = {"linear": linear, "max_pool2d": max_p
 
 
 @needs_compiler
-@pytest.mark.parametrize("kind", tiered(REGISTER, slow=2))
+@pytest.mark.parametrize("kind", tiered(REGISTER, slow=1))
 def test_kernels_of_a_kind_are_checked(kind: str) -> None:
     REGISTER[kind]()
     seen = check("mine", kind, shapes=5)

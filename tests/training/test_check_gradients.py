@@ -75,7 +75,7 @@ def test_a_loss_that_is_not_finite() -> None:
 
 @pytest.mark.parametrize("flags", tiered([
     ["--model", "lenet5"], ["--model", "lenet5", "--option", "original=true"], ["--model", "autoencoder"],
-    ["--model", "perceptron"], ["--model", "resnet", "--option", "depth=8", "--option", "width=4"]], slow=2))
+    ["--model", "perceptron"], ["--model", "resnet", "--option", "depth=8", "--option", "width=4"]], slow=1))
 def test_nets_of_the_zoo(flags: list[str], elsewhere: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert train.main([*flags, *DATA]) == 0
     said = capsys.readouterr().out

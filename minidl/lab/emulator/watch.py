@@ -99,12 +99,13 @@ class Kernel:
         read = source.read(self.file)
         names = read.kernels
         if name is None and len(names) != 1:
-            raise ValueError(f"emulator: {self.file} has {len(names)} kernels{_listed(names)}; name one")
+            raise ValueError(f"emulator: {self.file} has {len(names)} kernels{_listed(names)}; name one" + (
+                ", that is __global__ void and not a template" if not names else ""))
         if name is not None and name not in names:
             raise ValueError(f"emulator: {self.file} has no kernel {name!r}{_listed(names, 'it has')}; a kernel is "
                              "__global__ void and not a template")
         self.name = name or names[0]
-        given = constants or {}            # a type may be one of them, as REAL
+        given = {**read.types, **(constants or {})}                # a type may be one of them, as REAL
         self.parameters = [_parameter(self.name, name, str(given.get(c_type, c_type)), kind)
                            for name, c_type, kind in parameters(read.text, self.name) if name]
         self._atomics = "atomic" in read.text
@@ -312,6 +313,8 @@ def _parameter(kernel: str, name: str, c_type: str, kind: str) -> Parameter:
     if c_type not in TYPES:
         raise ValueError(f"emulator: {kernel} takes {name} of type {c_type!r}, which is not one of "
                          f"{', '.join(TYPES)}; use one of these, or an array of them")
+    if kind == "value" and c_type[-1] in "24" and c_type != "int4":
+        raise ValueError(f"emulator: {kernel} takes {name} as one {c_type}; take its numbers, or an array of them")
     return Parameter(name, TYPES[c_type], kind != "value", kind == "out")
 
 
