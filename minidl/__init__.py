@@ -25,9 +25,9 @@ from .core.mode import no_grad
 from .core.rng import manual_seed
 from .core.tensor import Tensor
 from .core.version import __version__
-from .lab.check_conv import check_conv
+from .lab.check import check_conv
 from .lab.own import activation, kernel, primitive
-from .lab.own_conv import register_conv
+from .lab.own_conv import register_activation, register_conv, register_linear, register_pool
 from .nn import init
 from .nn import weights as weights
 from .nn.weights import load, save
@@ -56,7 +56,8 @@ __all__ = [
     "eye", "from_dlpack", "from_numpy", "full", "full_like", "grad", "gradcheck", "gradgradcheck", "hessian", "hvp",
     "init", "jacobian", "kernel", "linspace", "load",
     "manual_seed", "nn", "no_grad", "ones", "ones_like", "op", "ops", "optim", "primitive", "rand", "rand_like",
-    "randint", "randn", "randn_like", "randperm", "register_conv", "save", "set_precision", "set_workspace_limit",
+    "randint", "randn", "randn_like", "randperm", "register_activation", "register_conv", "register_linear",
+    "register_pool", "save", "set_precision", "set_workspace_limit",
     "zeros", "zeros_like",
 ]
 

@@ -15,6 +15,7 @@ from . import (
     alexnet,
     autoencoder,
     cuda_convnet,
+    ece408,
     krizhevsky2009,
     lenet5,
     mlp,
@@ -28,7 +29,7 @@ from .recipe import PLAIN, Model, Recipe
 MODELS: dict[str, Model] = {model.name: model for model in
                             (lenet5.MODEL, krizhevsky2009.MODEL, cuda_convnet.QUICK, cuda_convnet.NORMALIZED,
                              alexnet.MODEL, resnet.MODEL, resnet.LARGE, mlp.MODEL, perceptron.MODEL,
-                             autoencoder.MODEL, table_mlp.MODEL, airbench.MODEL)}
+                             autoencoder.MODEL, table_mlp.MODEL, airbench.MODEL, ece408.MODEL)}
 
 
 def known(name: str) -> str:

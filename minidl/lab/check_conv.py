@@ -1,25 +1,20 @@
-"""Check convolution algorithms against the formula in float64, on random shapes: y, dx and dw.
+"""What is right for a convolution, and how nearly, on random shapes: y, dx and dw, by the formula in float64.
 
-`check_conv` does so for an algorithm of one's own, on the emulated GPU or on a real one. The tests of minidl's own
-algorithms draw their shapes here, and take from here what is right and how nearly.
+The tests of minidl's own algorithms, and `check.py` for those of users, draw their shapes here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core import device as devices
 from ..ops import cpu
-from ..ops.common.conv.own import OWN, OwnConv
 from ..ops.common.geometry import ConvGeometry, conv_geometry
 
 DIRECTIONS = ("y", "dx", "dw")
 FEW_MULTIPLICATIONS, MULTIPLICATIONS = 2e4, 3e8    # of a random shape at most: for the emulator, and for a GPU
-MAX_FAILURES = 4                           # after which a check ends
 ELEMENTS = 4_000_000                       # of an array of a random shape at most
 
 # (kh, kw, sh, sw): few, because some algorithms compile a kernel for each
@@ -169,114 +164,3 @@ def random_shapes(seed: int, count: int, windows: Sequence[tuple[int, ...]] = WI
         if g is not None:
             yield g
             count -= 1
-
-
-# ---------------------------------------------------------------- an algorithm of one's own
-class Seen(NamedTuple):
-    """What a check saw of a direction: cases compared, cases refused, the largest error as a share of its tolerance."""
-
-    compared: int
-    refused: int
-    tolerance_used: float
-
-
-Compute = Callable[[str, ConvGeometry, tuple[Any, ...]], np.ndarray]       # of direction, g and the arrays before g
-
-
-def check_conv(name: str, *, shapes: int = 20, seed: int = 0, device: str = "emulated") -> dict[str, Seen]:
-    """Compare an algorithm that `register_conv` made with the formula in float64; returns what was seen by direction.
-
-    device: "emulated", on the CPU (Linux, g++), where every access to memory is looked at, or "cuda". shapes: random
-    ones, decided by `seed`, beside a few that are easily forgotten; float32, and where the kernels are of REAL each
-    fourth in float64, too. Threads in another order, and on a GPU a second run, must give the same bits.
-
-    Raises AssertionError with the first failures, each with its direction and sizes, and where a direction was refused
-    all cases; ValueError for a name that is not registered, and another device.
-    """
-    if name not in OWN:
-        raise ValueError(f"check_conv: {name!r} is not registered ({', '.join(OWN) or 'nothing is'}); see "
-                         "minidl.register_conv")
-    if device not in ("emulated", "cuda"):
-        raise ValueError(f"check_conv: device is {device!r} but must be 'emulated' or 'cuda'")
-    own, failures = OWN[name], list[str]()
-    most = FEW_MULTIPLICATIONS if device == "emulated" else MULTIPLICATIONS
-    geometries = [conv_geometry(x, w, None, stride, padding, "gemm") for x, w, stride, padding in ALWAYS]
-    geometries += random_shapes(seed, shapes, multiplications=most)
-    geometries.sort(key=lambda g: g.n * g.m * g.c * g.oh * g.ow * g.kh * g.kw)       # a failure is of a small shape
-    seen = dict.fromkeys(own.launchers, Seen(0, 0, 0.0))
-    with ExitStack() as stack:
-        compute = _emulated(own, stack) if device == "emulated" else _on_cuda(own)
-        cases = ((at, g, dtype) for at, g in enumerate(geometries)
-                 for dtype in (np.float32, np.float64)[:2 if own.real and at % 4 == 0 else 1])
-        for at, g, dtype in cases:
-            problem = drawn(g, seed + at, dtype)
-            for direction in seen:
-                seen[direction] = _compared(own, direction, problem, compute, seen[direction], failures)
-            if len(failures) >= MAX_FAILURES:
-                raise AssertionError("\n".join(["check_conv: the first failures are", *failures]))
-    failures += [f"{name} {direction}: it refused all {each.refused} cases; nothing was compared"
-                 for direction, each in seen.items() if not each.compared]
-    if failures:
-        raise AssertionError("\n".join(["check_conv: the failures are", *failures]))
-    return seen
-
-
-def _compared(own: OwnConv, direction: str, problem: Problem, compute: Compute, seen: Seen,
-              failures: list[str]) -> Seen:
-    """What was seen of a direction, with one more case."""
-    g, dtype = problem.g._replace(algorithm=own.name), problem.x.dtype
-    if own.refuses(direction, g, dtype):
-        return seen._replace(refused=seen.refused + 1)
-    padding = (g.top, g.bottom), (g.left, g.right)
-    what = (f"{own.name} {direction} {dtype} x {g[:4]} w {(g.m, g.c, g.kh, g.kw)} stride {(g.sh, g.sw)} padding "
-            f"{padding}{' with a bias' * (direction == 'y' and problem.b is not None)}")
-    inputs = problem.inputs(direction)
-    share = 0.0
-    try:
-        got = compute(direction, g, inputs)
-        share = used(got, problem.exact[direction], problem.bound(direction))
-        if unset := int(np.isnan(got).sum()):
-            raise AssertionError(f"{unset} of {got.size} elements are not written, or NaN")
-        if share > 1:
-            raise AssertionError(f"an error is {share:.3g} times its tolerance")
-    except AssertionError as error:
-        failures.append(f"{what}: {error}")
-    return Seen(seen.compared + 1, seen.refused, max(seen.tolerance_used, share))
-
-
-def _emulated(own: OwnConv, stack: ExitStack) -> Compute:
-    from .emulator.conv import Emulated, Kernels
-
-    kernels = stack.enter_context(Kernels(own))
-
-    def compute(direction: str, g: ConvGeometry, inputs: tuple[Any, ...]) -> np.ndarray:
-        launch = Emulated(kernels, inputs[0].dtype)
-        copies = [None if a is None else a.copy() for a in inputs]
-        result = own.run(direction, launch, *copies, g)
-        changed = any(a is not None and a.tobytes() != b.tobytes() for a, b in zip(copies, inputs) if b is not None)
-        if launch.faults or changed:
-            raise AssertionError("; ".join(launch.faults[:2]) or "it writes into its inputs")
-        return np.asarray(result)
-    return compute
-
-
-def _on_cuda(own: OwnConv) -> Compute:
-    devices.resolve("cuda")                # says what is missing
-    import cupy
-
-    from ..ops.cuda.conv.own import OnCuda
-
-    class Unset(OnCuda):
-        """What a kernel leaves unwritten is NaN."""
-
-        def empty(self, shape: tuple[int, ...]) -> Any:
-            return cupy.full(shape, np.nan, self.dtype)
-
-    def compute(direction: str, g: ConvGeometry, inputs: tuple[Any, ...]) -> np.ndarray:
-        arrays = [None if a is None else cupy.asarray(a) for a in inputs]
-        results: list[np.ndarray] = [own.run(direction, Unset(own, inputs[0].dtype), *arrays, g).get()
-                                     for _ in range(2)]
-        if results[0].tobytes() != results[1].tobytes():
-            raise AssertionError("two runs differ")
-        return results[0]
-    return compute

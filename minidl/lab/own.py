@@ -24,6 +24,7 @@ from ..ops.common.op import op
 from ..ops.common.primitives import ACTIVATIONS, OWN, PRIMITIVES, Activation, Primitive
 from ..ops.cpu.layers import activation as cpu_activation
 from ..ops.cpu.parallel import elementwise
+from . import source
 
 F = TypeVar("F", bound=Callable[..., Any])
 Elementwise = Callable[[Array], Array]
@@ -146,9 +147,9 @@ def _with_name(name: str, rule: fusion.Rule) -> fusion.Rule:
 def kernel(file: str | Path, name: str, dtype: DType = None, **constants: object) -> Any:
     """The CUDA kernel `name` of a .cu file of your own, to be launched as kernel(...)(grid, block, *arguments).
 
-    dtype: float32 or float64, what REAL stands for. constants: more that become -D. The file may include what
-    minidl/ops/cuda/include holds, as `#include "include/common.cuh"`. Arguments are checked against the parameter
-    list: CuPy arrays of the dtypes that it names, and numbers.
+    dtype: float32 or float64, what REAL stands for. constants: more that become -D. The file may include others beside
+    it, and what minidl/ops/cuda/include holds, as `#include "include/common.cuh"`; host code is left out. Arguments
+    are checked against the parameter list: CuPy arrays of the dtypes that it names, and numbers.
 
     Raises ValueError for a kernel that the file does not have, RuntimeError with the compiler's words.
     """
@@ -157,7 +158,6 @@ def kernel(file: str | Path, name: str, dtype: DType = None, **constants: object
     if dtype is not None and np.dtype(dtype) not in launch.C_NAME:
         raise ValueError(f"kernel: dtype {np.dtype(dtype)} is not float32 or float64, what REAL may be")
     real = () if dtype is None else (launch.real(np.dtype(dtype)),)
-    text = launch.pasted(Path(file).name, Path(file).read_text(encoding="utf-8"), set())
-    made = launch.generated(Path(file).name, text, name, *real, *constants.items())
+    made = launch.generated(Path(file).name, source.read(Path(file)).text, name, *real, *constants.items())
     made.function  # noqa: B018  # waits, so that what the compiler says is said here
     return made

@@ -124,7 +124,8 @@ class _Trace(Listener):
         inputs = tuple(_Value(self.index(array)) if hasattr(array, "shape") else array for array in arrays)
         y, backward = body(k, *arrays, **options)
         self.indices.pop(id(y), None)          # an op may give its input back
-        self.calls.append(_Call(name, inputs, dict(options), self.index(y)))
+        plain = {option: value for option, value in options.items() if option != "algorithm"}      # of this machine
+        self.calls.append(_Call(name, inputs, plain, self.index(y)))
         self.number = None if is_array(y) else self.calls[-1].result
         return y, backward
 
@@ -294,13 +295,13 @@ def _pads(name: str, padding: Padding) -> list[int]:
 
 
 def _conv2d(graph: _Graph, ndim: int, x: str, w: str, b: str = "", *, stride: Pair = 1, padding: Padding = 0,
-            algorithm: str = "auto", groups: int = 1, dilation: Pair = 1) -> str:
+            groups: int = 1, dilation: Pair = 1) -> str:
     return graph.node("Conv", *filter(None, (x, w, b)), strides=pair("conv2d", "stride", stride, 1),
                       pads=_pads("conv2d", padding), group=groups, dilations=pair("conv2d", "dilation", dilation, 1))
 
 
 def _conv_transpose2d(graph: _Graph, ndim: int, x: str, w: str, b: str = "", *, stride: Pair = 1, padding: Padding = 0,
-                      output_padding: Pair = 0, algorithm: str = "auto") -> str:
+                      output_padding: Pair = 0) -> str:
     name = "conv_transpose2d"
     return graph.node("ConvTranspose", *filter(None, (x, w, b)), strides=pair(name, "stride", stride, 1),
                       pads=_pads(name, padding), output_padding=pair(name, "output_padding", output_padding, 0))

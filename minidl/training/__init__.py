@@ -3,6 +3,7 @@
 from ..habits import shown as _shown
 from .callbacks import SaveBest, Step
 from .checkpoint import Interrupted
+from .gradients import check_gradients
 from .loop import compiled_step, evaluate, fit, train_step
 from .machine import machine, origin
 from .metrics import Metrics, Progress, RunningMetrics, top_k_accuracy
@@ -11,7 +12,7 @@ from .views import Views
 
 __all__ = [
     "Interrupted", "Metrics", "Progress", "RunFolder", "RunningMetrics", "SaveBest", "Step", "Views",
-    "compiled_step", "evaluate", "fit", "machine", "origin", "read_config", "read_metrics", "read_statistics",
-    "top_k_accuracy", "train_step",
+    "check_gradients", "compiled_step", "evaluate", "fit", "machine", "origin", "read_config", "read_metrics",
+    "read_statistics", "top_k_accuracy", "train_step",
 ]
 _shown(__name__)

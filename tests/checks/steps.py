@@ -24,7 +24,8 @@ OPTIONS: dict[str, dict[str, Any]] = {"lenet5": {}, "krizhevsky2009": {}, "cifar
                                       "alexnet": {"width": 6, "hidden": 20}, "resnet": {"depth": 8, "width": 4},
                                       "resnet-224": {"width": 4}, "mlp": {"hidden": 20}, "perceptron": {},
                                       "autoencoder": {"width": 4, "code": 8},
-                                      "table-mlp": {"classes": 10, "hidden": 20}, "airbench": {"width": 4}}
+                                      "table-mlp": {"classes": 10, "hidden": 20}, "airbench": {"width": 4},
+                                      "ece408": {}}
 SETTINGS = [{}, {"momentum": 0.9}, {"momentum": 0.5, "nesterov": True}, {"weight_decay": 0.01},
             {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}]
 FACTORS = optim.schedule("warmup-cosine", 300)

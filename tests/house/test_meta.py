@@ -138,7 +138,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{COMMON}/geometry/rows", (f"{COMMON}/patterns", f"{COMMON}/primitives", GEOMETRY, f"{COMMON}/geometry/nhwc")),
     (f"{COMMON}/geometry/sets", ()),
     (f"{COMMON}/conv/parts", (f"{CORE}/tensor", GEOMETRY)),
-    (f"{COMMON}/conv/own", ("numpy", GEOMETRY)),
+    (f"{COMMON}/conv/own", ("numpy", f"{CORE}/device", GEOMETRY)),
     (f"{COMMON}/conv/fft", (f"{COMMON}/primitives", GEOMETRY)),
     (f"{COMMON}/ranks", ()),
     (f"{COMMON}/region", ()),
@@ -162,7 +162,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
                        *FAMILIES)),
     (f"{COMMON}/op", ("numpy", f"{CORE}/mode", f"{CORE}/tensor", f"{COMMON}/backend")),
     *((family, ("numpy", f"{CORE}/mode", f"{CORE}/tensor", f"{CORE}/rng", f"{COMMON}/op", f"{COMMON}/backend",
-                GEOMETRY, f"{COMMON}/conv/parts", f"{COMMON}/primitives", f"{COMMON}/curves",
+                GEOMETRY, f"{COMMON}/conv/parts", f"{COMMON}/conv/own", f"{COMMON}/primitives", f"{COMMON}/curves",
                 f"{COMMON}/geometry/sets", *FAMILIES))
       for family in FAMILIES),
     (f"{OPS}/__init__", (f"{CORE}/tensor", f"{OPS}/second", f"{COMMON}/op",
@@ -194,13 +194,17 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
                                  "minidl/data/sources")),
     ("minidl/data", ("tqdm", f"{CORE}/host", "minidl/data", *BASE)),
     ("minidl/training", ("numpy", "tqdm", "minidl")),
-    ("minidl/lab/own", ("minidl/compiler/passes", *BASE)),
+    ("minidl/lab/source", (f"{COMMON}/sources",)),
+    ("minidl/lab/own_conv", ("minidl/lab/own", "minidl/lab/source", *BASE)),
+    ("minidl/lab/own", ("minidl/compiler/passes", "minidl/lab/source", *BASE)),
     ("minidl/lab/profile", ("cupy", "minidl/compiler", *BASE)),
     ("minidl/lab/gpus", ("cupy", f"{CORE}/host", f"{COMMON}/sources", "minidl/lab/emulator")),
-    ("minidl/lab/check_conv", ("cupy", "minidl/lab/emulator", *BASE)),
+    ("minidl/lab/check_conv", ("cupy", *BASE)),
+    ("minidl/lab/check", ("cupy", "minidl/lab/check_conv", "minidl/lab/emulator", *BASE)),
     # minidl's own kernels are launched by their launchers
     ("minidl/lab/emulator/own", ("cupy", "minidl/lab/emulator", *BASE)),
-    ("minidl/lab/emulator", ("numpy", "minidl/lab/emulator", f"{COMMON}/sources", f"{COMMON}/conv/own", GEOMETRY)),
+    ("minidl/lab/emulator", ("numpy", "minidl/lab/emulator", "minidl/lab/source", f"{COMMON}/sources",
+                             f"{COMMON}/conv/own", GEOMETRY)),
     ("minidl/lab", BASE),
     ("minidl/tools/onnx", ("onnx", f"{CORE}/version", "minidl/nn/weights/files", *BASE)),
     ("minidl/tools/plot", ("numpy", "matplotlib", "tensorboardX", "minidl")),
@@ -410,7 +414,7 @@ def touched(body: ast.FunctionDef) -> list[str]:
 
 MAPS = "there", "back", "back_x", "back_y", "gate"     # calls of primitives that an op is given
 OP_BODIES = {f"{module}:{body.name}": body for module, tree in SOURCES.items() for body in op_bodies(tree)}
-WITH_SHARED_BODIES = f"{COMMON}/conv/parts", f"{OPS}/layers/norm", f"{OPS}/losses/criteria"
+WITH_SHARED_BODIES = f"{COMMON}/conv/parts", f"{COMMON}/conv/own", f"{OPS}/layers/norm", f"{OPS}/losses/criteria"
 SHARED_BODIES = {body.name: body for room in WITH_SHARED_BODIES
                  for module, tree in SOURCES.items() if within(module, room)
                  for body in ast.walk(tree) if isinstance(body, ast.FunctionDef) and not body.decorator_list
@@ -422,7 +426,7 @@ def test_all_op_bodies_were_read() -> None:
     of_rules = {"linear_map", "product", "gelu_grad_x", "gated"}             # ops/second.py's own
     assert {name.rsplit(":", 1)[-1].strip("_") for name in OP_BODIES} == {*ops.OPS, *SHARED_BODIES, *of_rules}
     assert {*SHARED_BODIES} == {"in_parts", "grouped", "dilated", "plain", "of_pairs", "by_given", "over_ranks",
-                                "over_batch", "over_itself"}
+                                "over_batch", "over_itself", "users", "by"}
 
 
 @pytest.mark.parametrize("name", OP_BODIES)

@@ -188,6 +188,7 @@ OWN: dict[str, dict[str, Any]] = {
     "clip_grad_norm": {"params": [ROWS]}, "clip_grad_value": {"params": [ROWS]},
     "Optimizer": {"common": {"lr": 0.1}}, "clip": {"low": 0.5}, "summary": {"net": nn.Identity(), "inputs": [ROWS[:1]]},
     "Rates": {"table": ROWS, "position": INTEGERS[:1]}, "average": {"share": np.array(0.5)},
+    "check_gradients": {"net": NET, "inputs": IMAGES, "targets": INTEGERS},
     "train_step": {"model": NET, "optimizer": optim.SGD(NET.parameters(), 0.0), "images": IMAGES}}
 # What is not called here.
 LEFT_OUT = {"CompileError": "of a text", "OtherRank": "of a text", "activation": "its grad is code",

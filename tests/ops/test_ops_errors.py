@@ -274,8 +274,15 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                 r"add: inputs are on devices cpu and elsewhere; move them to one with .to\(\)"),
     "a gelu that there is not": (lambda: ops.gelu(zeros(1), "sigmoid"), ValueError,
                                  "gelu: approximate is 'sigmoid' but must be 'none' or 'tanh'"),
-    "too many inputs": (lambda: ops.relu(zeros(1), zeros(1)), TypeError,
-                        "relu: got 2 positional arguments and none by name, but takes x; give each once"),
+    "an own algorithm that there is not": (
+        lambda: ops.linear(zeros(1, 2), zeros(1, 2), algorithm="mine"), ValueError,
+        "linear: algorithm 'mine' is not one of auto; your own is registered by minidl.register_linear, register_pool "
+        "or register_activation"),
+    "a symbol that there is not": (
+        lambda: LAUNCH.copy_to_symbol("F", zeros(1)), ValueError,
+        "mine: mine.cu declares no __constant__ and no __device__ memory 'F'; correct the name"),
+    "too many inputs": (lambda: ops.softplus(zeros(1), zeros(1)), TypeError,
+                        "softplus: got 2 positional arguments and none by name, but takes x; give each once"),
     "an option twice": (lambda: ops.sum(zeros(2, 3), 1, axis=0), TypeError,
                         "sum: got 2 positional arguments and axis by name, but takes x, axis, keepdims; give each"),
     "axis by place and dim": (lambda: ops.sum(zeros(2, 3), 0, dim=1), TypeError,

@@ -153,7 +153,7 @@ def test_training_on_the_cpu_says_that_auto_computes(plugin: Path, capsys: pytes
 
 @pytest.mark.parametrize(("text", "words"), [
     ("import minidl\n1 / 0\n", "my_conv.py: ZeroDivisionError: division by zero"),
-    ("import minidl\n", "my_conv.py registers no convolution algorithm; call minidl.register_conv in it")])
+    ("import minidl\n", "my_conv.py registers no kernels; call minidl.register_conv in it, or register_linear")])
 def test_a_plugin_that_does_not_register(text: str, words: str, plugin: Path,
                                          capsys: pytest.CaptureFixture[str]) -> None:
     plugin.write_text(text)
@@ -316,15 +316,18 @@ KERNEL = 'extern "C" __global__ void k(const float* x) {}'
     (lambda: minidl.register_conv("auto", KERNEL, y=launcher), "the name 'auto' is taken"),
     (lambda: minidl.register_conv("mine", "nowhere.cu", y=launcher),
      "the source of 'mine', 'nowhere.cu', is not a file, and not the text of one, which has a __global__ function; "),
-    (lambda: minidl.register_conv("mine", "__global__ void k() {}", y=launcher),
-     'mine.cu has no extern "C", without which CUDA changes a kernel\'s name; write extern "C" __global__ void'),
-    (lambda: minidl.register_conv("mine", KERNEL), "'mine' has no launcher; give y=, dx= or dw="),
+    (lambda: minidl.register_conv("mine", "// __global__", y=launcher),
+     r"mine.cu has no kernel, __global__ void name\(...\); correct the path"),
+    (lambda: minidl.register_conv("mine", KERNEL), "'mine' has no launcher; give y=, dx=, dw="),
+    (lambda: minidl.register_conv("mine", KERNEL, y=lambda launch, x, w, y, g: None),
+     r"y of 'mine' takes \(launch, x, w, y, g\) but is called with \(launch, x, w, b, y, g\); give it these "
+     "parameters; for one without b register it with bias=False"),
     (lambda: minidl.register_conv("mine", KERNEL, dx=launcher),
      r"dx of 'mine' takes \(launch, x, w, b, y, g\) but is called with \(launch, gy, w, dx, g\); give it these"),
     (lambda: minidl.register_conv("mine", KERNEL, y=launcher, refuses=lambda g: None),
      r"refuses of 'mine' takes \(g\) but is called with \(direction, g, dtype\); give it these"),
     (lambda: minidl.register_conv("mine", f'#include "helper.cuh"\n{KERNEL}', y=launcher),
-     "mine.cu includes .*helper.cuh, which is not there; include what minidl/ops/cuda holds"),
+     "mine.cu includes helper.cuh, which is not there; put it beside the file, or include what minidl/ops/cuda holds"),
 ])
 def test_what_is_refused(call: Callable[[], None], words: str) -> None:
     with pytest.raises(ValueError, match=f"^register_conv: {words}"):

@@ -16,10 +16,11 @@ from minidl.zoo.recipe import LAYERS
 
 COUNTS = {"lenet5": 61_706, "krizhevsky2009": 53_322, "cifar10-quick": 145_578, "cifar10-18": 89_578,
           "alexnet": 56_909_194, "resnet": 269_722, "resnet-224": 11_007_818, "mlp": 30_830_010, "perceptron": 10_250,
-          "autoencoder": 127_215, "table-mlp": 5_124, "airbench": 1_971_352}
+          "autoencoder": 127_215, "table-mlp": 5_124, "airbench": 1_971_352, "ece408": 45_186}
 CHANNELS = {"lenet5": 1, "krizhevsky2009": 3, "cifar10-quick": 3, "cifar10-18": 3, "alexnet": 3, "resnet": 3,
-            "resnet-224": 3, "mlp": 3, "perceptron": 1, "autoencoder": 1, "airbench": 3}
-SHAPES = {**{name: (channels, *[224 if name in ("alexnet", "resnet-224") else 32] * 2)
+            "resnet-224": 3, "mlp": 3, "perceptron": 1, "autoencoder": 1, "airbench": 3, "ece408": 1}
+SIZES = {"alexnet": 224, "resnet-224": 224, "ece408": 86}
+SHAPES = {**{name: (channels, *[SIZES.get(name, 32)] * 2)
              for name, channels in CHANNELS.items()}, "table-mlp": (10,)}
 CLASSIFIERS = [name for name, model in zoo.MODELS.items() if model.target == "label"]
 SMALL: dict[str, dict[str, Any]] = {                           # millions of parameters take their time
@@ -303,7 +304,8 @@ def test_recipe_fits_the_rest_of_minidl(name: str) -> None:
     recipe = model.recipe
     assert recipe.lr_schedule in optim.SCHEDULES
     assert SHAPES[name] == model.shape
-    assert model.shape[0] == {"mnist": 1, "cifar10": 3, "synthetic-shapes-224": 3, "synthetic-table": 10}[recipe.data]
+    assert model.shape[0] == {"mnist": 1, "fashion-mnist": 1, "cifar10": 3, "synthetic-shapes-224": 3,
+                              "synthetic-table": 10}[recipe.data]
     assert recipe.batch_size >= 1 <= recipe.epochs
     optim.SGD([Tensor([1.0], requires_grad=True)], recipe.lr, recipe.momentum, weight_decay=recipe.weight_decay)
     assert model.summary
@@ -311,7 +313,7 @@ def test_recipe_fits_the_rest_of_minidl(name: str) -> None:
 
 def test_a_recipes_parameter_counts_are_true() -> None:
     for name in ("lenet5", "krizhevsky2009", "cifar10-quick", "cifar10-18", "alexnet", "resnet", "resnet-224",
-                 "autoencoder", "table-mlp", "airbench"):
+                 "autoencoder", "table-mlp", "airbench", "ece408"):
         assert f"{COUNTS[name]:,} parameters" in zoo.MODELS[name].summary
 
 

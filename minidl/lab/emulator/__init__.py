@@ -29,6 +29,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ...ops.common.sources import parameters
+from ..source import KERNELS as KERNELS
+from ..source import SYMBOL
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++") or shutil.which("c++") if sys.platform == "linux" else None
@@ -39,7 +41,7 @@ WATCHED = ("-g1", "-fno-toplevel-reorder", "-fsanitize=thread", "-fsanitize-cove
            "-fno-tree-sra", "-fno-reorder-blocks", "-fno-thread-jumps", "-DWATCH")
 EDGE, ALIGNMENT = 4096, 256                # bytes around an array; what CuPy's memory starts on a multiple of
 UNTOUCHED = 0xFF                           # in every byte that was never written: NaN, or -1
-KERNELS = r"__global__\s+void\s+(?:__launch_bounds__\([^{;]*?\)\s*)?(\w+)\s*\("       # their names in a source
+BYTES = "minidl_bytes_of_"                 # what holds the size of constant memory and the like is named so
 # Functions that hold a GPU's instructions, and for which emulator.h has others
 REPLACED = ("start_copy", "stream_copy", "end_copies", "await_copies", "tf32", "bf16_pair", "mma", "wgmma",
             "wgmma_rows", "wgmma_both", "load_transposed", "await_turn", "give_turn", "start_barrier",
@@ -125,10 +127,14 @@ extern "C" UNWATCHED const char* run(const int* sizes, void** arguments) {
 def translated(text: str, name: str) -> str:
     """A kernel's source, includes pasted in, as C++ with a function `run` that launches it."""
     taken = parameters(text, name)
-    text = re.sub(r"extern __shared__ (?:__align__\(\d+\) )?(\w+(?: \w+)?) (\w+)\[\];",
-                  r"\1* \2 = (\1*)dynamic_shared;", text)
+    text = re.sub(r"extern\s+(volatile\s+)?__shared__\s+(?:__align__\(\d+\)\s+)?((?:\w+\s+)+)(\w+)\s*\[\s*\]\s*;",
+                  lambda found: "{0}* {1} = ({0}*)dynamic_shared;".format((found[1] or "") + found[2], found[3]), text)
+    text = re.sub(r"#\s*include\s*<cooperative_groups/\w+\.h>", "", text)             # all in one here
+    text = re.sub(r"\bstatic\s+(?=(volatile\s+)?__shared__)", "", text)             # __shared__ itself is static here
     text = re.sub(rf"(__forceinline__ \w+) ({'|'.join(REPLACED)})\(", r"\1 gpus_\2(", text)
-    text = re.sub(r"__constant__ ([^;]*);", r'} extern "C" { \1; } namespace {', text)        # get_global finds it
+    text = SYMBOL.sub(lambda found: '}} extern "C" {{ {0}{1}{2}{3}; extern const size_t {4}{1}; const size_t {4}{1} = '
+                      "sizeof({1}); }} namespace {{".format(re.sub(r"\bconst\s", "", found[2]), *found.group(3, 4),
+                                                           found[5] or "", BYTES), text)        # get_global finds it
     text = re.sub(r"struct alignas\([^{]*\) Pack \{", "struct GpusPack {", text)
     declared = [f"{'const ' if kind == 'in' else ''}{c_type}{'' if kind == 'value' else '*'}"
                 for _, c_type, kind in taken]

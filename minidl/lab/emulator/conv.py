@@ -1,4 +1,4 @@
-"""Launchers of convolutions of one's own without a GPU: each kernel is run, and looked at, by watch.py."""
+"""Launchers of one's own without a GPU: each kernel is run, and looked at, by watch.py."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.common.conv.own import Launch, OwnConv
-from ...ops.common.geometry import ConvGeometry
+from ...ops.common.conv.own import STRUCTS, Launch, OwnConv
 from ...ops.common.sources import real, struct
 from .watch import Kernel
 
@@ -47,6 +46,7 @@ class Emulated(Launch):
     def __init__(self, kernels: Kernels, dtype: np.dtype):
         super().__init__(kernels.own, dtype)
         self.faults: list[str] = []
+        self.notes: list[str] = []
         self._kernels = kernels
         self._unset: list[np.ndarray] = []
 
@@ -62,8 +62,10 @@ class Emulated(Launch):
             raise TypeError(f"{kernel}: got {len(arguments)} arguments but takes {len(names)}, {', '.join(names)}; "
                             "pass each")
         given = dict(zip(names, arguments))
+        given |= {symbol: np.asarray(array) for symbol, array in self.symbols.items()}
         done = compiled.run(grid, block, {name: self._value(each) for name, each in given.items()}, shared=shared)
         self.faults += done.faults
+        self.notes += done.notes
         for each in compiled.parameters:
             if each.written and given[each.name] is not None:
                 given[each.name][...] = done.arrays[each.name]
@@ -71,7 +73,7 @@ class Emulated(Launch):
 
     def _value(self, given: Any) -> Any:
         """As watch.Kernel takes it: the shape of an array that is not set, a struct as NumPy's."""
-        if isinstance(given, ConvGeometry):
-            dtype = struct("Geometry")
+        if type(given) in STRUCTS:
+            dtype = struct(STRUCTS[type(given)])
             return np.array(tuple(getattr(given, field) for field in dtype.names or ()), dtype)
         return given.shape if any(given is array for array in self._unset) else given

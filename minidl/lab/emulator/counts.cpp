@@ -41,6 +41,7 @@ std::map<std::pair<const void*, Way>, Count> counted;
 std::vector<Count> told;
 
 void note(const void* from, const void* at, int size, Way way) {
+    if (!at) take_step((void*)from);                     // not an access
     if (!counting) return;
     events[current % WARP].push_back({from, (uintptr_t)at, size, way});
     if (++kept <= MOST_EVENTS) return;

@@ -38,14 +38,17 @@ extern unsigned char __stop_block_shared[] __attribute__((weak, visibility("hidd
 const char* run_grid(const int* sizes, unsigned char* shared, unsigned char* shared_end, void (*thread)(void**),
                      void** arguments);
 void block_barrier();
-void warp_barrier();
+void warp_barrier(unsigned mask);
 void await_barrier(int number, int threads);
 void arrive_at_barrier(int number, int threads);
 void start_phases(void* barrier, int arrivals);
 void expect_in_phase(void* barrier, int arrivals, int bytes);
 void await_phase(void* barrier, int parity);
-const unsigned char* exchange(const void* mine, size_t size);    // all lanes' values, EXCHANGED bytes apart
+const unsigned char* exchange(const void* mine, size_t size, unsigned mask = ~0u);   // all lanes', EXCHANGED bytes apart
 int lane();
+unsigned exchanged_with();                                       // lanes that took part in the last exchange
+unsigned live_lanes();
+int print_of_kernel(const char* format, ...);
 void queue_copy(void* to, const void* from, size_t size, bool valid);
 void close_copies();
 void arrive_copies(int later);
@@ -72,15 +75,18 @@ static inline float __int_as_float(int x) { return with_bits_of<float>(x); }
 static inline float __uint_as_float(unsigned x) { return with_bits_of<float>(x); }
 static inline unsigned __float_as_uint(float x) { return with_bits_of<unsigned>(x); }
 static inline uint64_t __umul64hi(uint64_t a, uint64_t b) { return (unsigned __int128)a * b >> 64; }
-static inline void __syncwarp(unsigned = ~0u) { warp_barrier(); }
+static inline void __syncwarp(unsigned mask = ~0u) { warp_barrier(mask); }
 
-template <class T> static inline T __shfl_sync(unsigned, T value, int from) {
-    const unsigned char* lanes = exchange(&value, sizeof value);
-    memcpy(&value, lanes + from % 32 * EXCHANGED, sizeof value);
+template <class T> static inline T __shfl_sync(unsigned mask, T value, int from, int width = 32) {
+    const unsigned char* lanes = exchange(&value, sizeof value, mask);
+    const int of = lane() / width * width + (unsigned)from % width;
+    if (mask >> of & 1) memcpy(&value, lanes + of * EXCHANGED, sizeof value);
+    else memset((void*)&value, 0xff, sizeof value);      // undefined: NaN
     return value;
 }
-template <class T> static inline T __shfl_xor_sync(unsigned mask, T value, int step) {
-    return __shfl_sync(mask, value, lane() ^ step);
+template <class T> static inline T __shfl_xor_sync(unsigned mask, T value, int step, int width = 32) {
+    const int of = lane() ^ step;
+    return __shfl_sync(mask, value, of / width > lane() / width ? lane() : of);
 }
 
 #include "names.h"

@@ -69,29 +69,31 @@ template <class T> static inline T __shfl_up_sync(unsigned mask, T value, unsign
     int to = lane() - (int)step;
     return __shfl_sync(mask, value, to >= 0 && to / width == lane() / width ? to : lane());
 }
-UNWATCHED static unsigned __ballot_sync(unsigned, int vote) {
-    int threads = blockDim.x * blockDim.y * blockDim.z;
-    int me = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-    int live = threads - me / 32 * 32 < 32 ? threads % 32 : 32;
-    const unsigned char* lanes = exchange(&vote, sizeof vote);
-    unsigned votes = 0;
-    for (int i = 0; i < live; ++i) {
-        int theirs;
-        memcpy(&theirs, lanes + i * EXCHANGED, sizeof theirs);
-        votes |= (unsigned)(theirs != 0) << i;
-    }
-    return votes;
-}
+// Which of those lanes give the same value.
 template <class T> UNWATCHED static unsigned __match_any_sync(unsigned mask, T value) {
-    const unsigned live = __ballot_sync(mask, 1);
-    const unsigned char* lanes = exchange(&value, sizeof value);
+    const unsigned char* lanes = exchange(&value, sizeof value, mask);
     unsigned same = 0;
-    for (int i = 0; i < 32; ++i)
-        same |= (unsigned)(live >> i & 1 && memcmp(lanes + i * EXCHANGED, &value, sizeof value) == 0) << i;
+    for (int i = 0; i < warpSize; ++i)
+        same |= (unsigned)(exchanged_with() >> i & 1 && memcmp(lanes + i * EXCHANGED, &value, sizeof value) == 0) << i;
     return same;
 }
+static inline unsigned __ballot_sync(unsigned mask, int vote) {
+    const bool yes = vote != 0;
+    const unsigned same = __match_any_sync(mask, yes);
+    return yes ? same : exchanged_with() & ~same;
+}
+static inline unsigned __activemask() { return live_lanes(); }
 static inline int __any_sync(unsigned mask, int vote) { return __ballot_sync(mask, vote) != 0; }
 static inline int __all_sync(unsigned mask, int vote) { return __ballot_sync(mask, !vote) == 0; }
+template <class T> UNWATCHED static T __reduce_add_sync(unsigned mask, T value) {
+    const unsigned char* lanes = exchange(&value, sizeof value, mask);
+    T sum = 0, theirs;
+    for (int i = 0; i < warpSize; ++i) {
+        memcpy(&theirs, lanes + i * EXCHANGED, sizeof theirs);
+        if (exchanged_with() >> i & 1) sum += theirs;
+    }
+    return sum;
+}
 UNWATCHED static int __syncthreads_count(int vote) {
     static int votes;
     watch_barrier(__builtin_return_address(0));
@@ -112,13 +114,25 @@ static inline int __syncthreads_and(int vote) { return __syncthreads_count(!vote
     static inline T##2 make_##T##2(T x, T y) { return {x, y}; } \
     static inline T##3 make_##T##3(T x, T y, T z) { return {x, y, z}; }
 VECTORS(float) VECTORS(double) VECTORS(int)
-struct alignas(16) float4 { float x, y, z, w; };
-static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+typedef unsigned char uchar;
+typedef unsigned int uint;
+VECTORS(uchar) VECTORS(uint)
+#define VECTOR_OF_4(T)                                                        \
+    struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) T##4 { T x, y, z, w; }; \
+    static inline T##4 make_##T##4(T x, T y, T z, T w) { return {x, y, z, w}; }
+VECTOR_OF_4(float) VECTOR_OF_4(double) VECTOR_OF_4(uchar) VECTOR_OF_4(uint)
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+    dim3(Place at) : x(at.x), y(at.y), z(at.z) {}
+};
 
 template <class A, class B> static inline std::common_type_t<A, B> min(A a, B b) { return b < a ? b : a; }
 template <class A, class B> static inline std::common_type_t<A, B> max(A a, B b) { return a < b ? b : a; }
 template <class T> static inline T __ldg(const T* at) { return *at; }
+#define printf(...) print_of_kernel(__VA_ARGS__)
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
+static inline float __frcp_rn(float x) { return 1 / x; }
 #define __expf expf                                      // the C library has functions of these names
 #define __logf logf
 #define __powf powf

@@ -3,9 +3,11 @@
 // A thread runs until it waits for its warp or its block. Warps, and the threads of each, take turns in a random order.
 // Shared memory is full of NaN when a block starts, and that of the launch has edges that must stay. What a GPU would
 // not survive, or leave undefined, is remembered as a message; the first one is run_grid's result.
+#include <signal.h>
 #include <ucontext.h>
 
 #include <algorithm>
+#include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -29,14 +31,15 @@ struct Thread {
     ucontext_t context;
     State state;
     int barrier;                                         // at which it waits
-    int exchanges;                                       // counted, for the two buffers that they use in turn
+    unsigned with;                                       // lanes of its warp that it waits for, and last waited for
+    long long steps;                                     // basic blocks that it entered, where watch.cpp counts them
     std::vector<std::vector<Copy>> copies;               // groups that are under way; the last one is open
 };
 
 Thread threads[MOST_THREADS];
 std::unique_ptr<unsigned char[]> stacks;                  // of all threads, while a kernel runs
 alignas(1024) unsigned char store[EDGE + MOST_SHARED + EDGE];
-alignas(16) unsigned char exchanged[2][MOST_THREADS][EXCHANGED];
+alignas(16) unsigned char offered[MOST_THREADS][EXCHANGED], exchanged[MOST_THREADS][EXCHANGED];
 ucontext_t scheduler;
 int current, arrived[BARRIERS];                          // the thread that runs; how many came to a numbered barrier
 int block_turn, warp_turns[MOST_THREADS / WARP];         // raised by each barrier: what is apart in them is in order
@@ -44,6 +47,14 @@ void (*body)(void**);
 void** given;
 void (*stood_still)(int warp);                           // if set, called whenever no thread of a warp can go on
 char message[256];
+bool quiet;                                              // what a kernel prints is left out
+volatile sig_atomic_t interrupted;                       // by Ctrl-C, while a grid runs
+struct sigaction before;                                 // what is done then else
+
+void interrupt(int number) {
+    interrupted = 1;
+    if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) before.sa_handler(number);     // Python's
+}
 
 void wait(State state) {
     Thread& me = threads[current];
@@ -58,7 +69,10 @@ unsigned char* dynamic_shared = store + EDGE;
 
 int lane() { return current % WARP; }
 void block_barrier() { wait(AT_BLOCK); }
-void warp_barrier() { wait(AT_WARP); }
+void warp_barrier(unsigned mask) {
+    threads[current].with = mask;
+    wait(AT_WARP);
+}
 
 // Numbered barriers are for so many threads, of whom some only arrive.
 void arrive_at_barrier(int number, int count) {
@@ -111,11 +125,30 @@ void see_aligned(const void* address, size_t size, const char* what) {
     see(false, text);
 }
 
-const unsigned char* exchange(const void* mine, size_t size) {
-    auto& lanes = exchanged[threads[current].exchanges++ % 2];
-    memcpy(lanes[current], mine, size);
-    wait(AT_WARP);
-    return lanes[current / WARP * WARP];
+const unsigned char* exchange(const void* mine, size_t size, unsigned mask) {
+    memcpy(offered[current], mine, size);
+    warp_barrier(mask);
+    return exchanged[current / WARP * WARP];
+}
+
+unsigned exchanged_with() { return threads[current].with; }
+
+// The lanes of this warp that have not ended.
+unsigned live_lanes() {
+    unsigned live = 0;
+    const int first = current / WARP * WARP, count = blockDim.x * blockDim.y * blockDim.z;
+    for (int i = first; i < std::min(first + WARP, count); ++i) live |= (unsigned)(threads[i].state != DONE) << i % WARP;
+    return live;
+}
+
+void set_quiet(int value) { quiet = value; }
+int print_of_kernel(const char* format, ...) {
+    if (quiet) return 0;
+    va_list values;
+    va_start(values, format);
+    const int count = vprintf(format, values);
+    va_end(values);
+    return count;
 }
 
 void queue_copy(void* to, const void* from, size_t size, bool valid) {
@@ -145,7 +178,7 @@ void enter() {
 void start(int number) {
     Thread& thread = threads[number];
     thread.state = READY;
-    thread.exchanges = 0;
+    thread.steps = 0;
     thread.copies.assign(1, {});
     getcontext(&thread.context);
     thread.context.uc_stack.ss_sp = stacks.get() + number * STACK;
@@ -153,8 +186,25 @@ void start(int number) {
     makecontext(&thread.context, enter, 0);
 }
 
-bool all_of(const std::vector<int>& members, State state) {
-    return std::all_of(members.begin(), members.end(), [=](int i) { return threads[i].state == state; });
+// Lets those lanes of a warp go on that wait for each other, the same lanes each; what they offered is exchanged.
+void release(const std::vector<int>& warp) {
+    unsigned here = 0;
+    for (int i : warp) here |= 1u << i % WARP;
+    for (int first : warp) {
+        const unsigned with = threads[first].with & here;
+        if (threads[first].state != AT_WARP) continue;
+        auto of_group = [=](int i) { return with >> i % WARP & 1; };
+        if (!std::all_of(warp.begin(), warp.end(), [&](int i) {
+                return !of_group(i) || (threads[i].state == AT_WARP && (threads[i].with & here) == with);
+            })) continue;
+        ++warp_turns[first / WARP];
+        for (int i : warp)
+            if (of_group(i)) {
+                threads[i].state = READY;
+                threads[i].with = with;
+                memcpy(exchanged[i], offered[i], EXCHANGED);
+            }
+    }
 }
 
 // Runs a warp until none of its threads can go on without the rest of the block.
@@ -170,10 +220,7 @@ void run_warp(std::vector<int>& warp, std::mt19937& random) {
             ran = true;
         }
         if (ran && stood_still) stood_still(warp[0] / WARP);
-        if (all_of(warp, AT_WARP)) {
-            ++warp_turns[warp[0] / WARP];
-            for (int i : warp) threads[i].state = READY;
-        }
+        release(warp);
     }
 }
 
@@ -238,7 +285,12 @@ extern "C" const char* run_grid(const int* sizes, unsigned char* shared, unsigne
     given = arguments;
     *message = 0;
     stacks.reset(new unsigned char[MOST_THREADS * STACK]);
+    interrupted = 0;
+    struct sigaction ours {};
+    ours.sa_handler = interrupt;
+    sigaction(SIGINT, &ours, &before);
     const char* result = run_blocks(sizes, shared, shared_end);
+    sigaction(SIGINT, &before, nullptr);
     stacks.reset();                                      // a process may hold many kernels
     return result;
 }

@@ -6,7 +6,8 @@
 // at the same time on a GPU: between them only a __threadfence() and an atomic of the first, and then an atomic of the
 // second, make an order.
 //
-// It also tells counts.cpp of each access; or that alone, of minidl's own kernels, whose arrays nobody names.
+// It also tells counts.cpp of each access; or that alone, of minidl's own kernels, whose arrays nobody names. A thread
+// that takes too many steps ends, and with it all others; so does all at Ctrl-C.
 #include <dlfcn.h>
 #include <link.h>
 
@@ -14,8 +15,8 @@
 
 namespace {
 constexpr int MOST_FINDINGS = 32, GUARD = 1024;
-enum What : int { OUTSIDE, RACE, UNSET };
-enum Kind { ARRAY, SHARED, IMAGE, FORBIDDEN };
+enum What : int { OUTSIDE, RACE, UNSET, ENDLESS };
+enum Kind { ARRAY, SHARED, CONSTANT, IMAGE, FORBIDDEN };
 
 struct Access {
     void* from;                                          // the instruction behind it; null for none
@@ -44,6 +45,8 @@ std::vector<Place> blocks;                               // where each lies in t
 std::vector<char> fenced, released;                      // of each block: it made a fence; and after it an atomic
 bool acquired;                                           // this block made an atomic
 bool finding;                                            // faults are looked for
+bool ends;                                               // each thread at its next step
+long long most_steps;                                    // of one thread, in basic blocks; 0: any number
 
 size_t offset(void* instruction) {
     Dl_info info;
@@ -60,6 +63,19 @@ void report(What what, const void* at, int size, bool writes, const Access& now,
                          {there.x, there.y, there.z}, at, line, other_line};
 }
 
+void follow_block();
+
+void take_step(void* from) {
+    Thread& me = threads[current];
+    if (!stacks || (!interrupted && !ends && (!most_steps || ++me.steps <= most_steps))) return;
+    if (!interrupted && !ends) {
+        follow_block();
+        report(ENDLESS, nullptr, 0, false, {from, current, block}, false, {});
+    }
+    ends = true;
+    see(false, "a thread does not end");
+    wait(DONE);                                          // nothing continues this thread
+}
 }  // namespace
 
 #include "counts.cpp"
@@ -93,7 +109,7 @@ void look(const void* address, int size, int unit, bool writes, bool atomic, voi
     auto region = std::find_if(regions.begin(), regions.end(),
                                [=](const Region& r) { return at >= r.start && at + size <= r.end; });
     Kind kind = region == regions.end() ? ARRAY : region->kind;
-    if (kind != IMAGE)
+    if (kind < CONSTANT)
         note_access(from, at, size, unit, (Way)((kind == ARRAY ? GLOBAL_LOAD : SHARED_LOAD) + (atomic ? 2 : writes)));
     if (!finding) return;
     follow_block();
@@ -154,7 +170,7 @@ extern "C" {
 // kernel itself has. After it all but the counts is forgotten again by `watch_end`.
 void watch_end() {
     found = 0;
-    acquired = false;
+    acquired = ends = false;
     regions.clear(), blocks.clear(), fenced.clear(), released.clear();
 }
 
@@ -164,7 +180,11 @@ void watch_start(int finds, Rules counts) {
     start_counting(counts);
 }
 
-void watch_array(const unsigned char* start, size_t size, int unit, int set) { add(start, start + size, ARRAY, unit, set); }
+void watch_steps(long long most) { most_steps = most; }
+
+void watch_array(const unsigned char* start, size_t size, int unit, int set, int constant) {
+    add(start, start + size, constant ? CONSTANT : ARRAY, unit, set);
+}
 
 // Its own shared arrays lie between two guards; kernel: any address in its library.
 void watch_launch(const unsigned char* shared, const unsigned char* shared_end, int dynamic, void* kernel) {

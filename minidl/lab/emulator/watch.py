@@ -7,32 +7,27 @@ import ctypes
 import functools
 import math
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...ops.common.sources import FOLDER, parameters, struct
-from . import EDGE, KERNELS, Guarded, Memory, translated, watched, watcher
+from ...ops.common.sources import FOLDER, TYPES, parameters, struct
+from .. import source
+from . import BYTES, EDGE, KERNELS, Guarded, Memory, translated, watched, watcher
 from .counts import Counted, Launch, Table, counted, frames, rules
 
 ORDERS = 4                                 # launches, each with another order of the threads
-OUTSIDE, RACE, UNSET = range(3)            # as in watch.cpp
+STEPS = 10_000_000                         # basic blocks that a thread may enter before it is said not to end
+OUTSIDE, RACE, UNSET, ENDLESS = range(4)   # as in watch.cpp
 NULL_PAGE = 1 << 16                        # addresses below are elements of an array that is not there
 
-C_TYPES: dict[str, np.dtype] = {name: np.dtype(dtype) for names, dtype in (
-    ("bool", np.bool_), ("char|signed char|int8_t", np.int8), ("unsigned char|uint8_t", np.uint8),
-    ("short|int16_t", np.int16), ("unsigned short|uint16_t", np.uint16), ("int|int32_t", np.int32),
-    ("unsigned|unsigned int|uint32_t", np.uint32), ("long|long long|int64_t", np.int64),
-    ("unsigned long|unsigned long long|uint64_t|size_t", np.uint64), ("float", np.float32), ("double", np.float64))
-    for name in names.split("|")}
 Size = int | tuple[int, ...]
 
 
@@ -47,15 +42,39 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Run:
-    """The arrays of a kernel after its launch, by parameter, what was wrong, and what its accesses cost by line.
+class Symbol:
+    """Memory that a file itself declares: __constant__ F[...], or __device__. start: what it holds before any launch.
+    given: whether its declaration says its values, and those of __device__ memory are zeros otherwise."""
 
-    No faults: `faults` is empty.
+    name: str
+    dtype: np.dtype
+    constant: bool
+    given: bool
+    address: int
+    start: bytes
+
+    def fill(self, given: object) -> None:
+        """Set it to what it holds at first, but for what is given, from its first byte on."""
+        array = np.asarray(given)
+        data = b"" if given is None else array.tobytes()
+        if given is not None and (array.dtype != self.dtype or len(data) > len(self.start)):
+            raise ValueError(f"emulator: {self.name} holds {len(self.start) // self.dtype.itemsize} numbers of "
+                             f"{self.dtype}, but it is given {array.size} of {array.dtype}; give as many, or fewer")
+        ctypes.memmove(self.address, data + self.start[len(data):], len(self.start))
+
+
+@dataclass(frozen=True)
+class Run:
+    """The arrays of a kernel after its launch, by parameter, what was wrong, what its accesses cost by line, and notes
+    that are not faults.
+
+    No faults: `faults` is empty. arrays: also its __device__ symbols.
     """
 
     arrays: dict[str, np.ndarray]
     faults: list[str]
     counts: Table
+    notes: list[str]
 
 
 class _Finding(ctypes.Structure):
@@ -70,87 +89,114 @@ class _Finding(ctypes.Structure):
 class Kernel:
     """A `__global__ void name(...)` of a .cu file, compiled for the CPU with constants that become -D.
 
-    The file may include others that lie beside it, and minidl's own, "include/common.cuh". Without a name the file's
-    only kernel is meant. Raises ValueError for a name or a type of parameter that is not known, RuntimeError for a
-    source that does not compile and where there is no compiler.
+    The file may include others that lie beside it, and minidl's own, "include/common.cuh"; host code is left out.
+    Without a name the file's only kernel is meant. Raises ValueError for a name or a type of parameter that is not
+    known, RuntimeError for a source that does not compile and where there is no compiler.
     """
 
     def __init__(self, file: str | os.PathLike[str], name: str | None = None,
                  constants: Mapping[str, Any] | None = None):
         self.file = Path(file)
-        headers: dict[str, None] = {}
-        text = _included(self.file, headers, set())
-        names = re.findall(KERNELS, text)
+        read = source.read(self.file)
+        names = read.kernels
         if name is None and len(names) != 1:
-            raise ValueError(f"emulator: {self.file} has {len(names)} kernels{_listed(names)}; name one")
+            raise ValueError(f"emulator: {self.file} has {len(names)} kernels{_listed(names)}; name one" + (
+                ", that is __global__ void and not a template" if not names else ""))
         if name is not None and name not in names:
             raise ValueError(f"emulator: {self.file} has no kernel {name!r}{_listed(names, 'it has')}; a kernel is "
                              "__global__ void and not a template")
         self.name = name or names[0]
-        given = constants or {}            # a type may be one of them, as REAL
-        self._text, self._constants = text, tuple(given.items())
+        given = {**read.types, **(constants or {})}                # a type may be one of them, as REAL
+        self._text, self._constants = read.text, tuple((constants or {}).items())
         self.parameters = [_parameter(self.name, name, str(given.get(c_type, c_type)), kind)
-                           for name, c_type, kind in parameters(text, self.name) if name]
+                           for name, c_type, kind in parameters(read.text, self.name) if name]
+        self._atomics = "atomic" in read.text
         self._folder = tempfile.TemporaryDirectory(prefix="minidl-emulator-")
-        self._library = self._compiled(text, headers, [f"-D{k}={v}" for k, v in (constants or {}).items()])
+        self._library = self._compiled(read, [f"-D{k}={v}" for k, v in (constants or {}).items()])
         self._shared = self._shared_arrays()
+        self.symbols = {each.name: each for each in self._symbols(read.text, given)}
 
-    def _compiled(self, text: str, headers: Mapping[str, None], constants: list[str]) -> ctypes.CDLL:
+    def _compiled(self, read: source.Source, constants: list[str]) -> ctypes.CDLL:
         """Compiled so that each access is looked at, and linked with what looks."""
-        source = "\n".join([*(f"#include <{header}>" for header in headers), translated(text, self.name)])
+        text = "\n".join([*(f"#include <{header}>" for header in read.headers), translated(read.text, self.name)])
         watch = watcher()                  # says what is missing where there is no compiler
         try:
-            self._path = watched(Path(self._folder.name), source, *constants)
+            self._path = watched(Path(self._folder.name), text, *constants)
         except subprocess.CalledProcessError as error:
             lines = [line for line in error.stderr.splitlines() if "error" in line] or error.stderr.splitlines()
-            hint = "; leave out host code: launches and cudaMalloc" if "<<<" in text or "cudaMalloc" in text else ""
-            raise RuntimeError(f"emulator: {self.file} does not compile: {'; '.join(lines[:4])}{hint}") from None
+            told = "; ".join(lines[:4])
+            raise RuntimeError(f"emulator: {self.file} does not compile: {told}{read.hint(told)}") from None
         self._watch = ctypes.CDLL(str(watch))
         self._watch.watch_findings.restype = ctypes.POINTER(_Finding)
         library = ctypes.CDLL(str(self._path))
         library.run.restype = ctypes.c_char_p
         return library
 
+    def _symbols(self, text: str, constants: Mapping[str, Any]) -> Iterator[Symbol]:
+        """What its file declares that a launcher may fill, of the types that parameters may have."""
+        for qualifiers, words, name, _, value in source.SYMBOL.findall(text):
+            c_type = " ".join(word for word in words.split() if word not in ("const", "volatile"))
+            dtype = TYPES.get(str(constants.get(c_type, c_type)))
+            if dtype is not None:
+                size = ctypes.c_size_t.in_dll(self._library, BYTES + name).value
+                memory = (ctypes.c_char * size).in_dll(self._library, name)
+                constant = "__constant__" in qualifiers
+                given = not constant or bool(value)
+                yield Symbol(name, dtype, constant, given, ctypes.addressof(memory), bytes(memory))
+
     def run(self, grid: Size, block: Size, arguments: Mapping[str, Any], *, shared: int = 0, seed: int = 1,
-            orders: int = ORDERS, arch: int = 0) -> Run:
+            orders: int = ORDERS, steps: int = STEPS, arch: int = 0) -> Run:
         """Launch it on copies of the arguments, once for each of some orders of threads.
 
         grid, block: ints, or up to three of them. arguments: by parameter a number, an array, or for an array whose
-        values are not set its shape, or None for a null pointer. shared: bytes of dynamic shared memory. The results
-        are those of the first order. arch: a GPU's compute capability, 90 for 9.0, by whose rules accesses are counted:
-        those below 20 serve half of a warp at a time.
+        values are not set its shape, or None for a null pointer; and by name what fills the file's __constant__ and
+        __device__ memory. shared: bytes of dynamic shared memory. steps: of a thread, in basic blocks, after which it
+        is said not to end. The results, and what is printed, are those of the first order. arch: a GPU's compute
+        capability, 90 for 9.0, by whose rules accesses are counted: those below 20 serve half of a warp at a time.
 
-        Raises TypeError and ValueError for arguments that are not the kernel's.
+        Raises TypeError and ValueError for arguments that are not the kernel's, KeyboardInterrupt at Ctrl-C.
         """
         launches, counts = [], Counted({}, False, {})
+        self._watch.watch_steps(ctypes.c_longlong(steps))
         for i in range(orders):
+            self._watch.set_quiet(int(i > 0))
             launches.append(self._run(_three("grid", grid), _three("block", block), arguments, shared, seed + i,
                                       0 if i else rules(arch)))
             counts = counts if i else counted(self._watch, self._path, self.file.name,
                                               functools.partial(self._place, self._arrays))
+            if any(what == ENDLESS for what, _ in launches[-1][1]):
+                break
+        self._watch.set_quiet(0)
         arrays, faults = launches[0][0], list({key: told for _, found in reversed(launches)
                                                for key, told in found.items()}.values())
-        for name in (each.name for each in self.parameters if each.written and not faults):
+        notes = list[str]()
+        for name in arrays if not faults else ():
             others = [other[name] for other, _ in launches[1:]]
             unlike = [other for other in others if other.tobytes() != arrays[name].tobytes()]
             if unlike:
-                count = int(np.sum(unlike[0] != arrays[name]))
-                faults.append(f"{name} depends on the order of the threads: {count} of {arrays[name].size} elements "
-                              "differ; sums by floating-point atomics do, in their last digits")
+                told = (f"{name} depends on the order of the threads: {np.sum(unlike[0] != arrays[name])} of "
+                        f"{arrays[name].size} elements differ")
+                if self._atomics and _rounded_otherwise(arrays[name], unlike):
+                    notes.append(f"{told} in their last digits, as sums by floating-point atomics do: two runs may "
+                                 "differ in bits")
+                else:
+                    faults.append(told)
         text = self.file.read_text(encoding="utf-8")
         launch = Launch(math.prod(_three("block", block)), shared, sum(size for *_, size in self._shared), self._text,
                         self._constants)
         return Run(arrays, faults, Table(self.name, self.file.name, text, math.prod(_three("grid", grid)), *counts,
-                                         launch))
+                                         launch), notes)
 
     def _run(self, grid: tuple[int, int, int], block: tuple[int, int, int], arguments: Mapping[str, Any], shared: int,
              seed: int, counts: int) -> tuple[dict[str, np.ndarray], dict[Any, str]]:
         """The arrays after one launch, and its faults, one of each kind and place."""
         wrong = [*(f"{name} is missing" for name in (each.name for each in self.parameters) if name not in arguments),
                  *(f"{name} is not one of them" for name in arguments
-                   if name not in (each.name for each in self.parameters))]
+                   if name not in self.symbols and name not in (each.name for each in self.parameters))]
         if wrong:
-            told = ", ".join(f"{each.name} ({each.dtype}{'[]' if each.array else ''})" for each in self.parameters)
+            told = ", ".join([*(f"{each.name} ({each.dtype}{'[]' if each.array else ''})" for each in self.parameters),
+                              *(f"{each.name} ({'constant' if each.constant else 'device'} memory)"
+                                for each in self.symbols.values())])
             raise ValueError(f"emulator: {self.name} has the parameters {told}, but {', '.join(wrong)}")
         memory, arrays, values = Guarded(), dict[str, Memory](), list[Any]()
         self._watch.watch_start(1, counts)
@@ -168,18 +214,27 @@ class Kernel:
                 array = memory.asarray(_array(self.name, each, given), each.dtype)
             arrays[each.name] = array
             self._watch.watch_array(ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes),
-                                    each.dtype.itemsize, int(not isinstance(given, tuple)))
+                                    each.dtype.itemsize, int(not isinstance(given, tuple)), 0)
             values.append(np.array([array.ctypes.data], np.uint64).ctypes)
         self._arrays = arrays              # until the counts name what lies in them
+        for symbol in self.symbols.values():
+            symbol.fill(filled := arguments.get(symbol.name))
+            known = symbol.given or filled is not None
+            self._watch.watch_array(ctypes.c_void_p(symbol.address), ctypes.c_size_t(len(symbol.start)),
+                                    symbol.dtype.itemsize, int(known), int(symbol.constant))
         packed = (ctypes.c_void_p * len(values))(*(value.data for value in values))
         sys.stdout.flush()                 # before what the kernel prints
         message = self._library.run((ctypes.c_int * 8)(*grid, *block, shared, seed), packed)
         ctypes.CDLL(None).fflush(None)
         faults = self._faults(arrays, block)
-        if message and not any(what == OUTSIDE for what, _ in faults):
+        if message and not any(what in (OUTSIDE, ENDLESS) for what, _ in faults):
             faults[message, frozenset()] = f"{self.file.name}: {message.decode()}"
         self._watch.watch_end()
-        return {name: array.get() for name, array in arrays.items()}, faults
+        held = {each.name: np.frombuffer(ctypes.string_at(each.address, len(each.start)), each.dtype)
+                for each in self.symbols.values() if not each.constant}
+        for symbol in self.symbols.values():
+            symbol.fill(None)              # another Kernel of this source has the same library
+        return {**{name: array.get() for name, array in arrays.items()}, **held}, faults
 
     # ---------------------------------------------------------------- what is said of a fault
     def _faults(self, arrays: Mapping[str, Memory], block: tuple[int, int, int]) -> dict[Any, str]:
@@ -191,7 +246,13 @@ class Kernel:
             what = f"{'writes' if each.writes else 'reads'} {self._place(arrays, each.at or 0, each.size)}"
             who = f"{lines[each.line]}: thread {_thread(each.thread, block)} of block {tuple(each.block)}"
             key = each.what, frozenset((lines[each.line], lines.get(each.other_line)))
-            if each.what == OUTSIDE:
+            if each.what == ENDLESS:
+                fault = (f"{who} does not end: it has taken more steps than a thread may (--steps): an endless loop, "
+                         "or one that waits for another thread")
+            elif each.what == UNSET and (symbol := self._symbol(each.at or 0)):
+                fault = (f"{who} {what}, constant memory that nothing filled; fill it: --args {symbol}=..., or in a "
+                         f"launcher launch.copy_to_symbol({symbol!r}, array)")
+            elif each.what == OUTSIDE:
                 fault = f"{who} {what}, outside of all arrays"
             elif each.what == UNSET:
                 fault = f"{who} {what} before anything wrote it"
@@ -213,10 +274,16 @@ class Kernel:
             if start - EDGE <= at < end + EDGE:
                 where = f"{name}[{(at - start) // array.itemsize}]"
                 return where if start <= at < end else f"{where} of {array.size} elements"
-        for name, start, length in self._shared:
+        for name, start, length in (*self._shared, *((each.name, each.address, len(each.start))
+                                                     for each in self.symbols.values())):
             if start <= at < start + length:
                 return f"{name}[{(at - start) // size}]"
         return f"{size} bytes of shared memory"
+
+    def _symbol(self, at: int) -> str | None:
+        """Constant memory that has an address."""
+        return next((each.name for each in self.symbols.values()
+                     if each.constant and each.address <= at < each.address + len(each.start)), None)
 
     def _shared_arrays(self) -> list[tuple[str, int, int]]:
         """Name, address and bytes of each shared array with a size of its own, as far as binutils can tell."""
@@ -239,39 +306,24 @@ class Kernel:
         return {each: "{}:{}".format(*places[each][0]) if places.get(each) else self.file.name for each in offsets}
 
 
-def _included(path: Path, headers: dict[str, None], seen: set[str]) -> str:
-    """A source with its own includes pasted in; the standard library's are gathered, CUDA's are left out."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(f"emulator: {path} is not a text; name a .cu file") from None
-    seen.add(str(path))
-    text = re.sub(r"//[^\n]*", "", text)
-    text = re.sub(r"/\*.*?\*/", lambda comment: "\n" * comment[0].count("\n"), text, flags=re.DOTALL)
-    lines = [f'#line 1 "{path.name}"']
-    for number, line in enumerate(text.splitlines(), 1):
-        include = re.match(r'\s*#\s*include\s*([<"])(.+?)[>"]', line)
-        if include is None:
-            lines.append(line)
-            continue
-        own = next((each for each in (path.parent / include[2], FOLDER / include[2]) if each.is_file()), None)
-        if own is not None and str(own) not in seen:
-            lines += [_included(own, headers, seen), f'#line {number + 1} "{path.name}"']
-        else:
-            lines.append("")
-            if own is None and not re.search("cuda|device|cooperative", include[2]):
-                headers[include[2]] = None
-    return "\n".join(lines)
+def _rounded_otherwise(array: np.ndarray, others: list[np.ndarray]) -> bool:
+    """Whether arrays differ by no more than sums of some thousand numbers in another order."""
+    if array.dtype.kind != "f":
+        return False
+    most = 1e3 * np.finfo(array.dtype).eps * np.max(np.abs(array), initial=0)
+    return all(bool(np.all(np.abs(other - array) <= most)) for other in others)
 
 
 def _parameter(kernel: str, name: str, c_type: str, kind: str) -> Parameter:
-    if kind == "value" and c_type not in C_TYPES:
+    if kind == "value" and c_type not in TYPES:
         with contextlib.suppress(ValueError):
             return Parameter(name, struct(c_type), False, False)
-    if c_type not in C_TYPES:
+    if c_type not in TYPES:
         raise ValueError(f"emulator: {kernel} takes {name} of type {c_type!r}, which is not one of "
-                         f"{', '.join(C_TYPES)}; use one of these, or an array of them")
-    return Parameter(name, C_TYPES[c_type], kind != "value", kind == "out")
+                         f"{', '.join(TYPES)}; use one of these, or an array of them")
+    if kind == "value" and c_type[-1] in "24" and c_type != "int4":
+        raise ValueError(f"emulator: {kernel} takes {name} as one {c_type}; take its numbers, or an array of them")
+    return Parameter(name, TYPES[c_type], kind != "value", kind == "out")
 
 
 def _number(kernel: str, parameter: Parameter, given: Any) -> np.ndarray:

@@ -100,23 +100,27 @@ class Conv2d(Module):
 class Linear(Module):
     """`ops.linear` with weight (out_features, in_features) and bias (out_features,).
 
-    Parameters start uniform in +-1/sqrt(in_features). Raises ValueError for sizes below 1.
+    Parameters start uniform in +-1/sqrt(in_features). algorithm: one of your own (`minidl.register_linear`). Raises
+    ValueError for sizes below 1.
 
     >>> Linear(3, 2)(Tensor([[1.0, 2.0, 3.0]])).shape
     (1, 2)
     """
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True):
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, algorithm: str = "auto"):
         super().__init__()
         if bias not in (False, True):      # elsewhere an activation's name comes third, and would count as True
             raise ValueError(f"Linear: bias is {bias!r} but must be True or False; an activation is the next layer, "
                              "such as nn.ReLU()")
+        self.algorithm = algorithm
         in_features, out_features = _positive("Linear", in_features=in_features, out_features=out_features)
         self.weight = _parameter((out_features, in_features), in_features)
         self.bias = _parameter((out_features,), in_features) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.linear(x, self.weight, self.bias)
+        if self.algorithm == "auto":
+            return ops.linear(x, self.weight, self.bias)
+        return ops.linear(x, self.weight, self.bias, algorithm=self.algorithm)
 
     def extra_repr(self) -> str:
         out, in_ = self.weight.shape
@@ -147,8 +151,10 @@ class OfOp(Module):
 class _Pool2d(OfOp):
     """What both poolings share: a window, which their ops call size, stride (by default as large) and padding."""
 
-    def __init__(self, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0):
+    def __init__(self, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0, *,
+                 algorithm: str = "auto"):
         super().__init__()
+        self.algorithm = algorithm
         name = type(self).__name__
         pair(name, "kernel_size", kernel_size, 1)
         if stride is not None:
@@ -157,7 +163,8 @@ class _Pool2d(OfOp):
         self.kernel_size, self.stride, self.padding = plain((kernel_size, stride, padding))
 
     def forward(self, x: Tensor) -> Tensor:
-        return type(self)._op(x, size=self.kernel_size, stride=self.stride, padding=self.padding)
+        return type(self)._op(x, size=self.kernel_size, stride=self.stride, padding=self.padding,
+                              algorithm=self.algorithm)
 
 
 class AvgPool2d(_Pool2d, op=ops.avg_pool2d, options=("kernel_size", "stride", "padding")):
@@ -168,15 +175,26 @@ class MaxPool2d(_Pool2d, op=ops.max_pool2d, options=("kernel_size", "stride", "p
     """`ops.max_pool2d` as a layer."""
 
 
-class Sigmoid(OfOp, op=ops.sigmoid):
+class _Unit(OfOp):
+    """An activation that kernels of a user's may compute."""
+
+    def __init__(self, *, algorithm: str = "auto"):
+        super().__init__()
+        self.algorithm = algorithm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return type(self)._op(x) if self.algorithm == "auto" else type(self)._op(x, algorithm=self.algorithm)
+
+
+class Sigmoid(_Unit, op=ops.sigmoid):
     """`ops.sigmoid` as a layer."""
 
 
-class Tanh(OfOp, op=ops.tanh):
+class Tanh(_Unit, op=ops.tanh):
     """`ops.tanh` as a layer."""
 
 
-class ReLU(OfOp, op=ops.relu):
+class ReLU(_Unit, op=ops.relu):
     """`ops.relu` as a layer."""
 
 

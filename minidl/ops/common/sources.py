@@ -21,12 +21,15 @@ GENERATED: dict[str, str] = {}             # includes that no file holds, becaus
 
 C_NAME: dict[np.dtype, str] = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
-# C type of a parameter or of a struct's field -> NumPy dtype; int4 is CUDA's own
-TYPES: dict[str, np.dtype] = {
-    "int": np.dtype(np.int32), "unsigned": np.dtype(np.uint32), "unsigned char": np.dtype(np.uint8),
-    "unsigned short": np.dtype(np.uint16), "long long": np.dtype(np.int64), "unsigned long long": np.dtype(np.uint64),
-    "float": np.dtype(np.float32), "double": np.dtype(np.float64), "int4": np.dtype([(v, np.int32) for v in "xyzw"]),
-}
+# C type of a parameter or of a struct's field -> NumPy dtype. Vectors are arrays of their numbers, but for int4, which
+# minidl's own kernels take as records.
+TYPES: dict[str, np.dtype] = {name: np.dtype(dtype) for names, dtype in (
+    ("bool", np.bool_), ("char|signed char|int8_t", np.int8), ("unsigned char|uint8_t|uchar|uchar2|uchar4", np.uint8),
+    ("short|int16_t", np.int16), ("unsigned short|uint16_t", np.uint16), ("int|int32_t|int2", np.int32),
+    ("unsigned|unsigned int|uint32_t|uint|uint2|uint4", np.uint32), ("long|long long|int64_t", np.int64),
+    ("unsigned long|unsigned long long|uint64_t|size_t", np.uint64), ("float|float2|float4", np.float32),
+    ("double|double2|double4", np.float64), ("half|__half|half2|__half2", np.float16),
+    ("int4", [(v, np.int32) for v in "xyzw"])) for name in names.split("|")}
 
 
 def real(dtype: np.dtype) -> Constant:
@@ -65,9 +68,10 @@ def parameters(text: str, name: str) -> list[tuple[str, str, str]]:
     if found is None:
         raise ValueError(f"kernel: there is no __global__ void {name}(...) in the source; correct the name")
     result = []
-    for parameter in found[1].split(","):
-        words = re.sub("__restrict__|__grid_constant__", " ", parameter).replace("*", " * ").split()
-        kind = "value" if "*" not in words else "in" if "const" in words else "out"
+    for parameter in found[1].split(",") if found[1].split() not in ([], ["void"]) else ():
+        pointer = re.sub(r"^(.*?)(\w+)\s*\[[^]]*\]\s*$", r"\1*\2", parameter, flags=re.DOTALL)      # T x[] is T* x
+        words = re.sub(r"\b(__restrict(__)?|__grid_constant__|volatile)\b", " ", pointer).replace("*", " * ").split()
+        kind = "value" if "*" not in words else "in" if "const" in words[:words.index("*")] else "out"
         result.append((words[-1], " ".join(word for word in words[:-1] if word not in ("*", "const")), kind))
     return result
 

@@ -5,37 +5,44 @@ from __future__ import annotations
 from ...core import rng
 from ...core.mode import mode
 from ...core.tensor import Tensor
+from ..common.conv.own import users
 from ..common.geometry import is_int
 from ..common.op import op
 
 __all__ = ["dropout", "log_softmax", "relu", "sigmoid", "softmax", "tanh"]
 
 
-@op(floating=True)
-def sigmoid(k, x: Tensor):
+@op(floating=True, by_place=0)
+def sigmoid(k, x: Tensor, *, algorithm: str = "auto"):
     """The logistic function 1 / (1 + e^-x), elementwise (Krizhevsky 2009, section 3).
 
     >>> sigmoid(Tensor([0.0])).tolist()
     [0.5]
     """
+    if algorithm != "auto":                # of your own, minidl.register_activation
+        return users(k, kind="sigmoid", algorithm=algorithm, x=x)
     y = k.sigmoid(x)
     return y, lambda gy, need: (k.sigmoid_grad_x(gy, y),)
 
 
-@op(floating=True)
-def tanh(k, x: Tensor):
+@op(floating=True, by_place=0)
+def tanh(k, x: Tensor, *, algorithm: str = "auto"):
     """The hyperbolic tangent, elementwise."""
+    if algorithm != "auto":                # of your own, minidl.register_activation
+        return users(k, kind="tanh", algorithm=algorithm, x=x)
     y = k.tanh(x)
     return y, lambda gy, need: (k.tanh_grad_x(gy, y),)
 
 
-@op(floating=True)
-def relu(k, x: Tensor):
+@op(floating=True, by_place=0)
+def relu(k, x: Tensor, *, algorithm: str = "auto"):
     """max(x, 0), elementwise; the gradient at 0 is 0; NaN is passed on, and at NaN so is the gradient.
 
     >>> relu(Tensor([-1.0, 2.0])).tolist()
     [0.0, 2.0]
     """
+    if algorithm != "auto":                # of your own, minidl.register_activation
+        return users(k, kind="relu", algorithm=algorithm, x=x)
     y = k.relu(x)
     return y, lambda gy, need: (k.relu_grad_x(gy, y),)
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 
 from ...core.tensor import Tensor
+from ..common.conv.own import users
 from ..common.op import op
 
 __all__ = ["linear"]
 
 
-@op(floating=True)
-def linear(k, x: Tensor, w: Tensor, b: Tensor | None = None):
+@op(floating=True, by_place=0)
+def linear(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, algorithm: str = "auto"):
     """x w^T + b: x (...,in), w (out,in), b (out,) -> (...,out).
 
-    Raises ValueError where the shapes do not fit, naming both.
+    algorithm: "auto", or one of your own (`minidl.register_linear`). Raises ValueError where the shapes do not fit,
+    naming both, and for an algorithm that is not known.
 
     >>> from minidl import Tensor
     >>> linear(Tensor([[1.0, 2.0]]), Tensor([[3.0, 4.0]]), Tensor([0.5])).item()
@@ -31,11 +33,17 @@ def linear(k, x: Tensor, w: Tensor, b: Tensor | None = None):
     flat, rows = len(xs) == 2, math.prod(xs[:-1])
     x = x if flat else k.reshape(x, (rows, ws[1]))
 
-    def backward(gy, need):
-        gy = gy if flat else k.reshape(gy, (rows, ws[0]))
-        gx = k.linear_grad_x(gy, w) if need[0] else None
-        return (gx if flat or gx is None else k.reshape(gx, xs),
+    def gradients(gy, need):
+        return (k.linear_grad_x(gy, w) if need[0] else None,
                 k.linear_grad_w(gy, x) if need[1] else None,
                 k.linear_grad_b(gy) if need[2] else None)
-    y = k.linear(x, w, b)
+
+    if algorithm == "auto":
+        y = k.linear(x, w, b)
+    else:
+        y, gradients = users(k, kind="linear", algorithm=algorithm, x=x, w=w, b=b)
+
+    def backward(gy, need):
+        gx, *rest = gradients(gy if flat else k.reshape(gy, (rows, ws[0])), need)
+        return gx if flat or gx is None else k.reshape(gx, xs), *rest
     return y if flat else k.reshape(y, (*xs[:-1], ws[0])), backward

@@ -18,7 +18,8 @@ COMMANDS: dict[str, str] = {               # each is a module of this package wi
     "doctor": "what this machine has and lacks, and what cures it",
     "emulate": "run a CUDA kernel on the CPU, see what is wrong with it and what its accesses cost",
     "lab": "the labs of the course: start, check, grade",
-    "check-conv": "compare a convolution algorithm of your own with the formula, with a GPU or without",
+    "check": "compare kernels of your own with the op that they compute, with a GPU or without",
+    "check-conv": "the same, by its name of old",
 }
 
 
@@ -51,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
                 f"{', '.join(COMMANDS)}")
         complain(f"error: {text}{meant(text)}; see minidl --help", prog="minidl")
         return 2
-    command = importlib.import_module(f".{name.replace('-', '_')}", __name__)
+    command = importlib.import_module(f".{name.removesuffix('-conv').replace('-', '_')}", __name__)
     try:
         return command.main(flags[1:], prog=f"minidl {name}")
     except KeyboardInterrupt as stop:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...lab.emulator.counts import Table
-from ...lab.emulator.watch import Kernel, Parameter
+from ...lab.emulator.watch import STEPS, Kernel, Parameter
 from ...lab.gpus import GPUS, report
 from ...ops.common.geometry.layouts import IMAGES
 from .common import Parser, complain, run, say
@@ -19,13 +19,15 @@ OPTIONS = {"stride": 1, "padding": 0, "window": 2}           # of launches of mi
 EXAMPLE = """\
 An argument is NAME=VALUE, with a parameter's name. Of a number the value: n=64, a=0.5. Of an array its
 sizes and what fills it: x=64:arange, x=8x8:random, y=64:zeros, y=64:2.5; without that it is not set, as
-memory fresh from cudaMalloc: y=64. Or its numbers, x=[1,2,3], or a file: x=x.npy.
+memory fresh from cudaMalloc: y=64. Or its numbers, x=[1,2,3], or a file: x=x.npy. __constant__ and
+__device__ memory of the file is filled by its name, too: F=9:ones. Host code is left out.
 
   minidl emulate saxpy.cu --grid 2 --block 32 --args x=64:arange y=64:ones a=2 n=64
 
 Found are accesses outside of arrays, values that were not set, races (no barrier, no atomic), and
-barriers that some threads do not reach. A kernel runs four times, each with another order of its
-threads. The memory model, half precision, textures and dynamic parallelism are not emulated.
+barriers that some threads do not reach, and threads that do not end. A kernel runs four times, each
+with another order of its threads; what it prints is that of the first. The memory model, textures,
+tensor cores (mma.h), cooperative launches and dynamic parallelism are not emulated.
 
 With --count the source is printed with what each line costs: requests of warps to memory, sectors of
 32 bytes that they touch, bank conflicts of shared memory, barriers. So it is for one of minidl's own
@@ -40,7 +42,7 @@ def main(argv: list[str] | None = None, prog: str = "minidl emulate") -> int:
     parser = Parser(prog=prog, description="Compile a CUDA kernel for the CPU (g++, Linux), run it, print the arrays "
                     "that it may write, and say what is wrong with it.", epilog=EXAMPLE,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", metavar="FILE.cu", help="its source: __global__ void name(...), no host code; or the "
+    parser.add_argument("file", metavar="FILE.cu", help="its source, with a __global__ void name(...); or the "
                         "name of one of minidl's kernels")
     parser.add_argument("--kernel", metavar="NAME", help="which one, if the file has several")
     parser.add_argument("--grid", type=sizes, default=(1,), metavar="X[,Y[,Z]]", help="blocks (default: 1)")
@@ -49,6 +51,8 @@ def main(argv: list[str] | None = None, prog: str = "minidl emulate") -> int:
     parser.add_argument("--args", nargs="*", default=[], metavar="NAME=VALUE", help="the kernel's arguments, see below")
     parser.add_argument("--shared", type=int, default=0, metavar="BYTES", help="of dynamic shared memory (default: 0)")
     parser.add_argument("--define", nargs="*", default=[], metavar="NAME=VALUE", help="constants, as nvcc's -D")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of one thread, in basic blocks, after which it "
+                        "is said not to end (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of random values and orders (default: %(default)s)")
     parser.add_argument("--count", action="store_true", help="print the source with what each line costs")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page that needs no network: the source with "
@@ -82,19 +86,22 @@ def command(args: argparse.Namespace) -> int:
     if args.shared < 0:
         raise ValueError(f"--shared is {args.shared} but must be at least 0")
     kernel = Kernel(args.file, args.kernel, dict(pair(each) for each in args.define))
-    parameters = {each.name: each for each in kernel.parameters}
+    symbols = [Parameter(each.name, each.dtype, True, not each.constant) for each in kernel.symbols.values()]
+    parameters = {each.name: each for each in (*kernel.parameters, *symbols)}
     arguments = {}
     for name, text in map(pair, args.args):
         arguments[name] = value(parameters[name], text, args.seed) if name in parameters else text
-    done = kernel.run(args.grid, args.block, arguments, shared=args.shared, seed=args.seed, arch=args.arch)
+    done = kernel.run(args.grid, args.block, arguments, shared=args.shared, seed=args.seed, steps=args.steps,
+                      arch=args.arch)
     for name, array in done.arrays.items():
-        if parameters[name].written:
+        held = kernel.symbols.get(name)
+        if parameters[name].written and not (held and held.start == array.tobytes()):
             with np.printoptions(threshold=64, edgeitems=4, linewidth=100, precision=6, suppress=True):
                 say(f"{name} {array.dtype} {array.shape}\n{array}")
     if args.count or args.arch:
         tell(done.counts, args.arch)
     draw(args, done.counts, done.faults)
-    for fault in done.faults:
+    for fault in (*done.notes, *done.faults):
         complain(fault)
     if not done.faults:
         say(f"{kernel.name}: no fault was found")

@@ -29,18 +29,29 @@ from minidl.distributed import by_first
 from minidl.nn.weights import read_metadata, warn_of_change
 from minidl.nn.weights.common import shown
 from minidl.ops.cpu import parallel
-from minidl.training import Interrupted, RunFolder, Views, evaluate, fit, read_config, top_k_accuracy
+from minidl.training import (
+    Interrupted,
+    RunFolder,
+    Views,
+    check_gradients,
+    evaluate,
+    fit,
+    read_config,
+    top_k_accuracy,
+)
 from minidl.training.record import Record
 from minidl.training.run_folder import versions
 from minidl.zoo.own import import_file, is_code
 
 from .common import Parser, add_model, add_option, complain, ended, interrupted, quiet, say, typed, warned
 
-OF_ONE_CALL = ("config", "debug", "eval", "list_models", "no_progress", "output_dir", "resume")      # no settings
+OF_ONE_CALL = ("check_grads", "config", "debug", "eval", "list_models", "no_progress", "output_dir",
+               "resume")                   # no settings
 FREE = ("data_dir", "plugin", "save_every", "tensorboard", "threads")      # may differ when a run goes on
 OWN = "own"                                # the optimizer that the model brings, with the recipe's numbers
 TTA: dict[str, dict[str, Any]] = {"none": {}, "flip": {"shift": 0}, "flip-shift": {"shift": 1}}    # what --tta names
 FREELY_BUILT = 2**26                       # bytes of a net that are built whatever the size of its weights' file
+SAMPLES = 4                                # of which --check-grads takes gradients
 WHITENED = 5000                            # images that a net which starts from images is given
 
 
@@ -163,6 +174,8 @@ def _of_runs(p: Parser) -> None:
     other.add_argument("--eval", metavar="RUN", nargs="?", const="", help="only evaluate: the weights of this run's "
                    "folder, or --load FILE")
     other.add_argument("--config", metavar="FILE", help="take the flags that are left out from a run's config.json")
+    p.add_argument("--check-grads", action="store_true", help="do not train: compare the gradients of the whole net "
+                   f"with finite differences in float64, on {SAMPLES} training images or rows")
     p.add_argument("--save-every", type=whole, default=0, metavar="N", help="write a checkpoint each N steps, beside "
                    "that after each epoch")
     p.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: $MINIDL_NUM_THREADS, or all "
@@ -481,6 +494,8 @@ def run(args: argparse.Namespace) -> None:
     model = build(args, train, where, weights)
     trained = as_trained(args, model)
     preprocessing = train.preprocessing(zoo.find(args.model).item(train.shape, **args.option))
+    if args.check_grads:
+        return see_gradients(args, trained, train, where, preprocessing)
     train_loader, test_loader = loaders(args, train, test, where, preprocessing)
     world.barrier()                        # a rank that has come to its end above leaves no folder behind
     name = re.sub(r"\.py:|[^\w.-]+", "-", f"{zoo.find(args.model).name}-{train.name}")
@@ -514,6 +529,19 @@ def run(args: argparse.Namespace) -> None:
             _pictures(folder, model, test_loader)
     say(f"{args.model} on {train.name}: {result(last)} after {args.epochs} "
         f"epoch{'' if args.epochs == 1 else 's'} in {time.perf_counter() - start:.1f} s ({where})")
+
+
+def see_gradients(args: argparse.Namespace, model: nn.Module, train: data.Data, where: str,
+                preprocessing: dict[str, Any]) -> None:
+    """Print how far the gradients of a net are from differences. Raises GradcheckError where one is wrong."""
+    images, labels = next(iter(data.DataLoader(train.first(SAMPLES), SAMPLES, shuffle=False, device=where,
+                                               **preprocessing)))
+    share = check_gradients(model, minidl.Tensor(images), minidl.Tensor(labels), loss_of(model, args.label_smoothing),
+                            seed=args.seed)
+    sizes = [parameter.size for parameter in model.parameters()]
+    say(f"{args.model} on {SAMPLES} {train.items} of {train.name}: the gradients of its {len(sizes)} parameters "
+        f"({sum(sizes):,} numbers) are those of finite differences in float64, at most {share:.2g} of the tolerance "
+        "off")
 
 
 def _warn_of_stretching(args: argparse.Namespace, epochs: int, folder: RunFolder) -> None:

@@ -19,7 +19,8 @@ from .compiling import thread
 from .misfits import MAX_ELEMENTS, fitted
 
 CODES = {np.dtype(name): code for name, code in (     # of numbers, in the standard module struct
-    ("int32", "i"), ("uint32", "I"), ("int64", "q"), ("uint64", "Q"), ("float32", "f"), ("float64", "d"))}
+    ("bool", "?"), ("int8", "b"), ("uint8", "B"), ("int16", "h"), ("uint16", "H"), ("int32", "i"), ("uint32", "I"),
+    ("int64", "q"), ("uint64", "Q"), ("float16", "e"), ("float32", "f"), ("float64", "d"))}
 
 
 @functools.lru_cache(maxsize=4096)

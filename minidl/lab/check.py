@@ -1,0 +1,224 @@
+"""Check kernels of one's own against the op that they compute, in float64, on random shapes and in each direction.
+
+On the emulated GPU or on a real one. What is right, and how nearly, comes from `check_conv.py` for convolutions, and
+for all else from the primitives of the CPU.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..core import device as devices
+from ..ops import cpu
+from ..ops.common.conv.own import KINDS, REGISTERED, OwnConv, Sizes
+from ..ops.common.geometry import conv_geometry, pool_geometry
+from .check_conv import ALWAYS, FEW_MULTIPLICATIONS, MULTIPLICATIONS, drawn, product_bound, random_shapes, used
+
+MAX_FAILURES = 4                           # after which a check ends
+# Shapes that are easily forgotten: x and outputs of a linear layer; x, window, stride and padding of a pooling
+LAYERS = [((1, 1), 1), ((2, 3), 4), ((5, 1), 7), ((33, 65), 17), ((0, 3), 2), ((1, 120), 84)]
+POOLINGS = [((2, 3, 8, 8), 2, None, 0), ((1, 1, 1, 1), 1, None, 0), ((3, 2, 11, 9), (3, 2), (2, 1), 0),
+            ((2, 1, 7, 7), 3, 2, 1), ((0, 2, 4, 4), 2, None, 0), ((1, 5, 6, 9), (2, 3), None, ((1, 0), (0, 2)))]
+SHAPES = [(1,), (257,), (3, 5, 7), (0, 4)]
+
+
+class Seen(NamedTuple):
+    """What a check saw of a direction: cases compared, cases refused, the largest error as a share of its tolerance,
+    and cases whose bits differ from run to run, within the tolerance, as sums by atomics do."""
+
+    compared: int
+    refused: int
+    tolerance_used: float
+    differing: int = 0
+
+
+class Case(NamedTuple):
+    """Sizes, or None where the arrays have them; what a message calls it; by direction the arrays that a launcher
+    takes, the exact result, and how far from it each element may be."""
+
+    g: Sizes
+    what: str
+    dtype: np.dtype
+    inputs: dict[str, tuple[Any, ...]]
+    exact: dict[str, np.ndarray]
+    bound: dict[str, np.ndarray]
+
+
+Compute = Callable[[str, Sizes, tuple[Any, ...]], tuple[np.ndarray, bool]]     # of direction, g and the arrays before g
+
+
+def check_conv(name: str, *, shapes: int = 20, seed: int = 0, device: str = "emulated") -> dict[str, Seen]:
+    """Compare an algorithm that `register_conv` made with the formula in float64; returns what was seen by direction.
+
+    device: "emulated", on the CPU (Linux, g++), where every access to memory is looked at, or "cuda". shapes: random
+    ones, decided by `seed`, beside a few that are easily forgotten; float32, and where the kernels are of REAL each
+    fourth in float64, too. Threads in another order, and on a GPU a second run, must give the same bits, or with
+    atomics results as near. Kernels without bias get cases without one.
+
+    Raises AssertionError with the first failures, each with its direction and sizes, and where a direction was refused
+    all cases; ValueError for a name that is not registered, and another device.
+    """
+    return check(name, "conv2d", shapes=shapes, seed=seed, device=device, caller="check_conv")
+
+
+def check(name: str, kind: str, *, shapes: int = 20, seed: int = 0, device: str = "emulated",
+          caller: str = "check") -> dict[str, Seen]:
+    """The same of kernels of any kind: "conv2d", "linear", "max_pool2d", "avg_pool2d", "relu", "sigmoid", "tanh"."""
+    if kind not in KINDS:
+        raise ValueError(f"{caller}: {kind!r} is not one of {', '.join(KINDS)}")
+    if name not in REGISTERED[kind]:
+        raise ValueError(f"{caller}: {name!r} is not registered ({', '.join(REGISTERED[kind]) or 'nothing is'}); see "
+                         "minidl.register_conv")
+    if device not in ("emulated", "cuda"):
+        raise ValueError(f"{caller}: device is {device!r} but must be 'emulated' or 'cuda'")
+    own, failures = REGISTERED[kind][name], list[str]()
+    most = FEW_MULTIPLICATIONS if device == "emulated" else MULTIPLICATIONS
+    seen = dict.fromkeys(own.launchers, Seen(0, 0, 0.0))
+    with ExitStack() as stack:
+        compute = _emulated(own, stack) if device == "emulated" else _on_cuda(own)
+        for case in (_convolutions if kind == "conv2d" else _others)(own, shapes, seed, most):
+            for direction in seen:
+                seen[direction] = _compared(own, direction, case, compute, seen[direction], failures)
+            if len(failures) >= MAX_FAILURES:
+                raise AssertionError("\n".join([f"{caller}: the first failures are", *failures]))
+    failures += [f"{name} {direction}: it refused all {each.refused} cases; nothing was compared"
+                 for direction, each in seen.items() if not each.compared]
+    if failures:
+        raise AssertionError("\n".join([f"{caller}: the failures are", *failures]))
+    return seen
+
+
+# ---------------------------------------------------------------- cases
+def _convolutions(own: OwnConv, shapes: int, seed: int, most: float) -> Iterator[Case]:
+    geometries = [conv_geometry(x, w, None, stride, padding, "gemm") for x, w, stride, padding in ALWAYS]
+    geometries += random_shapes(seed, shapes, multiplications=most)
+    geometries.sort(key=lambda g: g.n * g.m * g.c * g.oh * g.ow * g.kh * g.kw)       # a failure is of a small shape
+    for at, g in enumerate(geometries):
+        for dtype in (np.float32, np.float64)[:2 if own.real and at % 4 == 0 else 1]:
+            problem = drawn(g, (seed + at) * (1 if own.bias else 2), dtype)          # an even seed has no bias
+            what = (f"{np.dtype(dtype)} x {g[:4]} w {(g.m, g.c, g.kh, g.kw)} stride {(g.sh, g.sw)} padding "
+                    f"{((g.top, g.bottom), (g.left, g.right))}{' with a bias' * (problem.b is not None)}")
+            yield Case(g._replace(algorithm=own.name), what, np.dtype(dtype),
+                       {each: problem.inputs(each) for each in own.launchers}, problem.exact,
+                       {each: problem.bound(each) for each in own.launchers})
+
+
+def _others(own: OwnConv, shapes: int, seed: int, most: float) -> Iterator[Case]:
+    rng, rows = np.random.default_rng(seed), KINDS[own.kind]
+    for at, (g, sizes, what) in enumerate(_sizes(own.kind, shapes, rng, most)):
+        for dtype in (np.float32, np.float64)[:2 if own.real and at % 4 == 0 else 1]:
+            values: dict[str, Any] = {name: rng.standard_normal(shape).astype(dtype) for name, shape in sizes.items()}
+            if not own.bias or at % 2:
+                values["b"] = None
+            rest, exact, bound, inputs = _given(g), {}, {}, {}
+            for direction, row in rows.items():
+                names = [name for name in row.takes.split() if name != "g"]
+                inputs[direction] = arrays = tuple(values[name] for name in names)
+                exact[direction] = row.auto(cpu, *(None if a is None else a.astype(float) for a in arrays), *rest)
+                # where a maximum is read is decided by x itself
+                squares = row.auto(cpu, *(None if a is None else a.astype(float) ** (
+                    1 if name in "xy" and own.kind == "max_pool2d" else 2) for name, a in zip(names, arrays)), *rest)
+                length = {"y": "x", "dx": "w", "dw": "gy"}[direction] if own.kind == "linear" else ""
+                bound[direction] = product_bound("fp32", values[length].shape[direction == "y"] + 1 if length else 16,
+                                                 np.abs(squares), exact[direction], dtype)
+                if direction == "y":
+                    values["y"] = exact["y"].astype(dtype)
+                    values["gy"] = rng.standard_normal(exact["y"].shape).astype(dtype)
+            yield Case(g, f"{np.dtype(dtype)} {what}", np.dtype(dtype), inputs, exact, bound)
+
+
+def _sizes(kind: str, shapes: int, rng: np.random.Generator, most: float) -> Iterator[tuple[Any, dict[str, Any], str]]:
+    """Sizes for a launcher, or None; the shapes of the arrays by name; and what a message says of them."""
+    def below(limit: int) -> int:
+        return int((limit + 1) ** rng.random())
+
+    if kind == "linear":
+        drawn = [((below(130), below(130)), below(130)) for _ in range(shapes)]
+        for (n, inputs), outputs in LAYERS + [each for each in drawn if each[0][0] * each[0][1] * each[1] <= most]:
+            sizes = {"x": (n, inputs), "w": (outputs, inputs), "b": (outputs,)}
+            yield None, sizes, f"x {sizes['x']} w {sizes['w']}"
+    elif kind.endswith("pool2d"):
+        windows = [(below(4), below(4)) for _ in range(shapes)]
+        poolings: list[tuple[Any, ...]] = POOLINGS + [
+            ((below(4), below(5), kh + below(14), kw + below(14)), (kh, kw), (below(3), below(3)),
+             (below(kh) - 1, below(kw) - 1)) for kh, kw in windows]
+        for x, size, stride, padding in poolings:
+            g = pool_geometry("check", x, size, stride, padding)
+            yield g, {"x": x}, f"x {x} window {(g.kh, g.kw)} stride {(g.sh, g.sw)} padding {padding}"
+    else:
+        for shape in SHAPES + [(below(20), below(300)) for _ in range(shapes)]:
+            yield None, {"x": shape}, f"x {shape}"
+
+
+# ---------------------------------------------------------------- comparing
+def _compared(own: OwnConv, direction: str, case: Case, compute: Compute, seen: Seen,
+              failures: list[str]) -> Seen:
+    """What was seen of a direction, with one more case."""
+    if own.refuses(direction, case.g, case.dtype):
+        return seen._replace(refused=seen.refused + 1)
+    share, differs = 0.0, False
+    try:
+        got, differs = compute(direction, case.g, case.inputs[direction])
+        share = used(got, case.exact[direction], case.bound[direction])
+        if unset := int(np.isnan(got).sum()):
+            raise AssertionError(f"{unset} of {got.size} elements are not written, or NaN")
+        if share > 1:
+            raise AssertionError(f"an error is {share:.3g} times its tolerance")
+    except AssertionError as error:
+        failures.append(f"{own.name} {direction} {case.what}: {error if str(error) else _asserted(error)}")
+    return Seen(seen.compared + 1, seen.refused, max(seen.tolerance_used, share), seen.differing + differs)
+
+
+def _asserted(error: AssertionError) -> str:
+    """The line of an assertion that gives no reason."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return (f"{where.filename.rpartition('/')[2]}:{where.lineno}: {where.line}; if it cannot be computed, say so by "
+            "refuses=, a function of (direction, g, dtype) that returns the reason")
+
+
+def _emulated(own: OwnConv, stack: ExitStack) -> Compute:
+    from .emulator.conv import Emulated, Kernels
+
+    kernels = stack.enter_context(Kernels(own))
+
+    def compute(direction: str, g: Sizes, inputs: tuple[Any, ...]) -> tuple[np.ndarray, bool]:
+        launch = Emulated(kernels, inputs[0].dtype)
+        copies = [None if a is None else a.copy() for a in inputs]
+        result = own.run(direction, launch, *copies, *_given(g))
+        changed = any(a is not None and a.tobytes() != b.tobytes() for a, b in zip(copies, inputs) if b is not None)
+        if launch.faults or changed:
+            raise AssertionError("; ".join(launch.faults[:2]) or "it writes into its inputs")
+        return np.asarray(result), bool(launch.notes)
+    return compute
+
+
+def _given(g: Sizes) -> tuple[Any, ...]:
+    return () if g is None else (g,)
+
+
+def _on_cuda(own: OwnConv) -> Compute:
+    devices.resolve("cuda")                # says what is missing
+    import cupy
+
+    from ..ops.cuda.conv.own import OnCuda
+
+    class Unset(OnCuda):
+        """What a kernel leaves unwritten is NaN."""
+
+        def empty(self, shape: tuple[int, ...]) -> Any:
+            return cupy.full(shape, np.nan, self.dtype)
+
+    def compute(direction: str, g: Sizes, inputs: tuple[Any, ...]) -> tuple[np.ndarray, bool]:
+        arrays = [None if a is None else cupy.asarray(a) for a in inputs]
+        results: list[np.ndarray] = [own.run(direction, Unset(own, inputs[0].dtype), *arrays, *_given(g)).get()
+                                     for _ in range(2)]
+        differs = results[0].tobytes() != results[1].tobytes()
+        if differs and "atomic" not in own.text:
+            raise AssertionError("two runs differ")
+        return results[0], differs
+    return compute
