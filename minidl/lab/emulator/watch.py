@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.common.sources import FOLDER, TYPES, parameters, struct
+from ...ops.common.sources import TYPES, parameters, struct
 from .. import source
-from . import BYTES, EDGE, KERNELS, Guarded, Memory, translated, watched, watcher
+from . import BYTES, EDGE, Guarded, Memory, translated, watched, watcher
 from .counts import Counted, Launch, Table, counted, frames, rules
 
 ORDERS = 4                                 # launches, each with another order of the threads
