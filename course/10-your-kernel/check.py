@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from labkit import Lab, Launch, Wrong, step
+from labkit.convs import by_kernels
 
 from minidl.ops import cpu
 from minidl.ops.common.geometry import conv_geometry
@@ -39,6 +40,7 @@ def convolve(lab: Lab, x_shape: tuple[int, ...], w_shape: tuple[int, ...], bias:
          "b is not null")])
     lab.same("mine_y", got, right, f"x {x_shape}, w {w_shape}, stride {stride}, padding {padding}: y", atol=1e-4,
              todo="compare each index with the formula above the kernel")
+    by_kernels(lab, "y", launches, right)
     return launches
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import Lab
+from . import Lab, Launch
 
 
 def convolved(x: np.ndarray, filters: np.ndarray) -> np.ndarray:
@@ -56,6 +56,13 @@ def case(lab: Lab, n: int, m: int, c: int, oh: int, ow: int, k: int) -> Case:
 
 def drawn(lab: Lab, out: int, k: int) -> Case:
     """Random sizes: outputs of at most out x out, filters of at most k x k."""
-    n, m, c = (int(n) for n in lab.rng.integers(1, 4, 3))
+    n, m, c = (int(n) for n in lab.rng.integers(1, (3, 3, 4)))
     oh, ow = (int(n) for n in lab.rng.integers(1, out + 1, 2))
-    return case(lab, min(n, 2), m, c, oh, ow, int(lab.rng.integers(1, k + 1)))
+    return case(lab, n, m, c, oh, ow, int(lab.rng.integers(1, k + 1)))
+
+
+def by_kernels(lab: Lab, name: str, launches: list[Launch], y: np.ndarray) -> None:
+    """Raise Wrong where a launcher's kernels write fewer numbers than y has."""
+    stored = sum(each.stores.asked // 4 for done in launches for each in done.table.lines.values())
+    if stored < y.size:
+        raise lab.wrong(name, f"its kernels write {stored:,} numbers, but y has {y.size:,}; launch one for each part")

@@ -12,6 +12,17 @@ from minidl.ops.common.conv.own import OwnConv
 from .wire import plain
 
 
+class OnDevice(np.ndarray):
+    """An array that only kernels write, as on a GPU."""
+
+    kernels_write = False
+
+    def __setitem__(self, place: Any, values: Any) -> None:
+        if not OnDevice.kernels_write:
+            raise TypeError("an array lies on the GPU, where only a kernel writes it; launch one that does")
+        super().__setitem__(place, values)
+
+
 class Recorded(Kernels):
     """An algorithm's kernels, as launchers start them; `runs` has what each launch did, in plain values."""
 
@@ -29,21 +40,29 @@ class Recorded(Kernels):
         self._orders = orders
         launch = Sized(self, np.dtype(np.float32))
         y = self.own.run("y", launch, *inputs, g)
-        return {"y": y, "launches": [{**run, "arrays": {}} for run in self.runs],
+        return {"y": np.array(y), "launches": [{**run, "arrays": {}} for run in self.runs],
                 "between": sum(launch.sizes) - y.size}
 
 
 class Sized(Emulated):
-    """Keeps the sizes of what it allocates."""
+    """Keeps the sizes of what it allocates, which the launcher itself cannot write."""
 
     def __init__(self, kernels: Kernels, dtype: np.dtype):
         super().__init__(kernels, dtype)
         self.sizes: list[int] = []
 
     def empty(self, shape: tuple[int, ...]) -> np.ndarray:
-        made = super().empty(shape)
+        made = super().empty(shape).view(OnDevice)
+        self._unset[-1] = made
         self.sizes.append(made.size)
         return made
+
+    def _start(self, *launched: Any) -> None:
+        OnDevice.kernels_write = True
+        try:
+            super()._start(*launched)
+        finally:
+            OnDevice.kernels_write = False
 
 
 class _Kernel:
