@@ -189,6 +189,7 @@ net        Sequential           (n, 10)
 input           (n, 1, 32, 32), n images
 parameters      61,706
 multiply-adds   416,520 per image
+neurons         6,518 per image, outputs of layers that multiply
 memory          241.0 KiB for parameters, as much again for gradients, and for velocities
                 57.0 KiB per image for results of layers, and training as much for their gradients
 """
@@ -200,6 +201,7 @@ def test_lenet5_as_computed_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     convolutions = 6 * 28 * 28 * 25 + 16 * 10 * 10 * 6 * 25 + 120 * 16 * 25
     assert found.multiply_adds == convolutions + 84 * 120 + 10 * 84 == 416_520
     assert found.parameters == 156 + 2_416 + 48_120 + 10_164 + 850 == 61_706
+    assert found.neurons == 6 * 28 * 28 + 16 * 10 * 10 + 120 + 84 + 10
     values = 2 * 6 * 28 * 28 + 6 * 14 * 14 + 2 * 16 * 10 * 10 + 16 * 5 * 5 + 2 * 120 + 2 * 84 + 10
     assert (found.parameter_bytes, found.value_bytes) == (4 * 61_706, 4 * values)
     assert cli.main(["summary", "--model", "lenet5"]) == 0
