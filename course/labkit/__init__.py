@@ -13,6 +13,7 @@ the process that runs the student's file (player.py). docs: course/teachers.md.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,9 +60,10 @@ class Lab:
     """A student's file, as a check sees it."""
 
     def __init__(self, file: Path, ask: Callable[[dict[str, Any]], Any], rng: np.random.Generator):
-        self.name, self.rng = file.name, rng
-        self.text = file.read_text(encoding="utf-8", errors="replace")
-        self._ask = ask
+        self.name, self.rng, self._ask = file.name, rng, ask
+        both = (file, file.with_suffix(".cu"))         # kernels may lie beside a lab.py
+        self.files = {each.name: each.read_text(encoding="utf-8", errors="replace") for each in both if each.is_file()}
+        self.text = self.files[file.name]
 
     # ---------------------------------------------------------------- asking
     def call(self, function: str, *arguments: Any) -> Any:
@@ -73,18 +75,24 @@ class Lab:
         return self._ask({"call": function, "args": list(arguments)})
 
     def launch(self, grid: Any, block: Any, arguments: Mapping[str, Any], *, kernel: str | None = None,
-               constants: Mapping[str, Any] | None = None, shared: int = 0) -> Launch:
-        """Launch a kernel of the student's .cu file by the emulator, in four orders of its threads.
+               constants: Mapping[str, Any] | None = None, shared: int = 0, orders: int = 4) -> Launch:
+        """Launch a kernel of the student's .cu file by the emulator, in four orders of its threads; of many launches,
+        one order each is enough.
 
         As `minidl.lab.emulator.watch.Kernel.run`: an argument is a number, an array, or for one that is not set a
         shape. Raises Wrong for a fault: a race, an access outside, a barrier that is missed, a value that is not set.
         """
+        return self.launched(self._ask({
+            "kernel": kernel, "constants": dict(constants or {}), "grid": grid, "block": block,
+            "arguments": dict(arguments), "shared": shared, "seed": int(self.rng.integers(1 << 30)), "orders": orders}))
+
+    def launched(self, made: Any) -> Launch:
+        """A launch, of what wire.plain has told about it. Raises Wrong for a fault."""
         from minidl.lab.emulator.counts import Counts, Global, Shared, Table
 
-        made = self._ask({"kernel": kernel, "constants": dict(constants or {}), "grid": grid, "block": block,
-                          "arguments": dict(arguments), "shared": shared, "seed": int(self.rng.integers(1 << 30))})
         if made["faults"]:
-            fault = str(made["faults"][0])
+            faults = [str(each) for each in made["faults"]]            # a race may be seen as a value that is not set
+            fault = next((each for each in faults if "a race" in each), faults[0])
             raise Wrong(fault + next((f"; {todo}" for words, todo in WHAT_TO_DO.items() if words in fault), ""))
         lines = {}
         for line, ways in made["lines"].items():
@@ -92,24 +100,32 @@ class Lab:
                                      (Shared if way.startswith("shared") else Global)(*each)
                                      for way, each in ways.items()}
             lines[int(line)] = Counts(**parts)
-        return Launch(made["arrays"], Table(kernel or "", self.name, self.text, int(made["blocks"]), lines,
+        file = Path(self.name).with_suffix(".cu").name
+        return Launch(made["arrays"], Table(str(made["kernel"]), file, self.files[file], int(made["blocks"]), lines,
                                             bool(made["complete"])))
 
     # ---------------------------------------------------------------- saying what is wrong
     def at(self, name: str) -> str:
         """Where a function, class or kernel begins: "lab.py:31"; the name of the file where it is not found."""
-        return self.where(rf"^[^#/\n]*\b(?:def|class|void|float|int)\s+{re.escape(name)}\s*[(:]")
+        return self.where(_definition(name))
 
-    def where(self, pattern: str) -> str:
-        """The line of the first match of a regular expression in the file: "lab.py:31"."""
-        found = re.search(pattern, self.text, re.MULTILINE)
-        return f"{self.name}:{self.text.count(chr(10), 0, found.start()) + 1}" if found else self.name
+    def where(self, pattern: str, *, behind: str = "") -> str:
+        """The line of the first match of a regular expression in the files, "lab.py:31"; behind: the function, class or
+        kernel behind whose head it is looked for, and whose line it is if there is none."""
+        for name, text in self.files.items():
+            head = re.search(_definition(behind), text, re.MULTILINE) if behind else None
+            found = re.compile(pattern, re.MULTILINE).search(text, head.start() if head else 0) or head
+            if found and (head or not behind):
+                return f"{name}:{text.count(chr(10), 0, found.start()) + 1}"
+        return self.name
 
     def wrong(self, name: str, text: str) -> Wrong:
         """To be raised: a sentence about a function, class or kernel, after its place."""
-        todo = re.search(r"(?:#|//) *TODO", self.text)
-        line = self.text.count("\n", 0, todo.start()) + 1 if todo else 0
-        return Wrong(f"{self.at(name)}: {text}" + f"; the TODO of line {line} is not done yet" * (line > 0))
+        file, _, line = self.at(name).partition(":")
+        body = itertools.takewhile(lambda each: not re.match(r"extern|__global__|__device__", each[1]),
+                                   enumerate(self.files[file].splitlines()[int(line or 0):], int(line or 0) + 1))
+        left = next((number for number, text in body if re.search(r"(?:#|//) *TODO", text)), 0)
+        return Wrong(f"{self.at(name)}: {text}" + f"; the TODO of line {left} is not done yet" * (left > 0))
 
     def same(self, name: str, got: Any, expected: Any, what: str, *, todo: str = "", atol: float = 1e-9,
              rtol: float = 1e-6) -> None:
@@ -135,6 +151,16 @@ class Lab:
         value = "not written, or NaN," if np.isnan(there[first]) else f"{there[first]:.7g}"
         raise self.wrong(name, f"{what}{where} is {value} but must be {right[first]:.7g}{count}{todo}")
 
+    def known(self, got: np.ndarray, right: np.ndarray, faults: Sequence[tuple[np.ndarray, str, str, str]]) -> None:
+        """Raise Wrong where a result is not right, but what a known fault gives: its result; the kernel or function in
+        which it is, and a pattern of its line there; and the sentence."""
+        def close(result: np.ndarray) -> bool:
+            return result.shape == got.shape and np.allclose(got, result, 1e-4, 1e-4, equal_nan=True)
+
+        for result, name, pattern, text in () if close(right) else faults:
+            if close(result):
+                raise Wrong(f"{self.where(pattern, behind=name)}: {text}")
+
     def sectors(self, done: Launch, most: float, *, way: str = "loads", todo: str) -> None:
         """Raise Wrong where a line of the launch touches more sectors of 32 bytes per request of a warp than `most`;
         way: loads or stores of global memory."""
@@ -146,14 +172,40 @@ class Lab:
         self._lines(done, lambda each: each.shared_loads.conflicts + each.shared_stores.conflicts, most,
                     "accesses to shared memory have", "bank conflicts", todo)
 
+    def reads(self, done: Launch, most: int, *, todo: str) -> None:
+        """Raise Wrong where the lanes of a launch read more words of 4 bytes of global memory than `most`."""
+        self._total(done, lambda each: each.loads.asked // 4, most, "numbers are read from global memory", todo)
+
+    def shared_reads(self, done: Launch, most: int, *, todo: str) -> None:
+        """Raise Wrong where the warps of a launch read shared memory more often than `most`."""
+        self._total(done, lambda each: each.shared_loads.requests, most, "times a warp reads shared memory", todo)
+
+    def barriers(self, done: Launch, most: int, *, todo: str) -> None:
+        """Raise Wrong where the blocks of a launch wait at more barriers than `most`."""
+        self._total(done, lambda each: each.barriers, most, "times a block waits at a barrier", todo)
+
+    def _total(self, done: Launch, count: Callable[[Any], int], most: int, what: str, todo: str) -> None:
+        self._complete(done, todo)
+        total = sum(map(count, done.table.lines.values()))
+        if total > most:
+            line = max(done.table.lines, key=lambda line: count(done.table.lines[line]))
+            raise Wrong(f"{done.table.file}:{line}: {total:,} {what}, here most often, but {most:,} are enough; {todo}")
+
+    def _complete(self, done: Launch, todo: str) -> None:
+        if not done.table.complete:
+            raise Wrong(f"{done.table.file}: a warp does too much between two barriers for it to be counted; {todo}")
+
     def _lines(self, done: Launch, count: Callable[[Any], float], most: float, begin: str, unit: str,
                todo: str) -> None:
-        if not done.table.complete:
-            raise Wrong(f"{self.name}: a warp does too much between two barriers for it to be counted; {todo}")
+        self._complete(done, todo)
         line, worst = max(((line, count(each)) for line, each in done.table.lines.items()), key=lambda pair: pair[1],
                           default=(0, 0.0))
         if worst > most:
-            raise Wrong(f"{self.name}:{line}: its {begin} {worst:g} {unit} but may have {most:g}; {todo}")
+            raise Wrong(f"{done.table.file}:{line}: its {begin} {worst:g} {unit} but may have {most:g}; {todo}")
+
+
+def _definition(name: str) -> str:
+    return rf"^[^#/\n]*\b(?:def|class|void|float|int)\s+{re.escape(name)}\s*[(:]"
 
 
 def _short(value: Any) -> str:

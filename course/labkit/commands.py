@@ -63,7 +63,8 @@ def lab_of(course: Path, number: int) -> Path:
     """A lab's folder. Raises ValueError for a number that there is not."""
     found = labs(course)
     if number not in found:
-        raise ValueError(f"lab: there is no lab {number} in {course}; it has {', '.join(map(str, found)) or 'none'}")
+        raise ValueError(f"lab: there is no lab {number} in {course}; it has {', '.join(map(str, found)) or 'none'}; "
+                         "minidl lab start copies others, in a checkout of minidl")
     return found[number]
 
 
@@ -85,7 +86,8 @@ def listed(args: argparse.Namespace, course: Path) -> int:
     """Each lab, with the gaps that its file has."""
     for number, folder in labs(course).items():
         file = student_file(folder)
-        gaps = len(re.findall(r"(?:#|//) *TODO", file.read_text(encoding="utf-8", errors="replace")))
+        text = "".join(each.read_text(encoding="utf-8", errors="replace") for each in sorted(folder.glob("lab.*")))
+        gaps = len(re.findall(r"(?:#|//) *TODO", text))
         left = f"{gaps} gap{'s' * (gaps != 1)} to fill" if gaps else f"no gap left: minidl lab check {number}"
         say(f"{title(folder):58}{file.name}: {left}")
     say("minidl lab start N copies a lab, minidl lab check N checks it")
@@ -102,8 +104,9 @@ def start(args: argparse.Namespace, course: Path) -> int:
     shutil.copytree(source, target, ignore=without)
     if not (target.parent / HERE.name).exists():
         shutil.copytree(HERE, target.parent / HERE.name, ignore=without)
-    say(f"{target} is there: read README.md, fill the gaps of {student_file(target).name}, then: minidl lab check "
-        f"{args.number}" + (f", in {target.parent}" if args.folder != "." else ""))
+    files = " and ".join(sorted(each.name for each in target.glob("lab.*")))
+    say(f"{target} is there: read README.md, fill the gaps of {files}, then: minidl lab check {args.number}"
+        + (f", in {target.parent}" if args.folder != "." else ""))
     return 0
 
 

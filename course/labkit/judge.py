@@ -84,8 +84,10 @@ class Player:
     def _start(self) -> int:
         place = Path(tempfile.mkdtemp(dir=self.folder))
         files = [shutil.copyfile(each, place / each.name) for each in (self.file, self.drive) if each]
+        beside = [shutil.copyfile(each, place / each.name) for each in (self.file.with_suffix(".cu"),)
+                  if each.is_file() and each != self.file]
         user = USERS + os.getpid() % 4000 if os.getuid() == 0 and _all_may_read() else 0
-        for each in (place, *map(Path, files)):
+        for each in map(Path, (place, *files, *beside)):
             if user:
                 os.chown(each, user, user)
         ours, theirs = socket.socketpair()
@@ -188,6 +190,9 @@ def judged(folder: Path, file: Path, seed: int, seconds: float) -> dict[str, Any
         own = Path(place) / f"lab{file.suffix}"                # a submission's file may have any name
         try:
             own.write_bytes(held := _read(file))
+            if file.suffix == ".py" and (folder / "lab.cu").is_file():         # its kernels lie beside it
+                own.with_suffix(".cu").write_bytes(beside := _read(file.with_name("lab.cu")))
+                held += beside
         except Wrong as error:
             return _told(steps, [str(error)] * len(steps), began, "")
         player = Player(own, drive if drive.is_file() else None, seconds, Path(place))
@@ -216,7 +221,10 @@ def _told(steps: list[Step], results: list[str], began: float, printed: str) -> 
 
 
 def _read(file: Path) -> bytes:
-    """A student's file. Raises Wrong for a link, which would hand in what it leads to, and for what is not a text."""
+    """A student's file. Raises Wrong for a link, which would hand in what it leads to, for what is not a text, and
+    for one that is missing."""
+    if not os.path.lexists(file):
+        raise Wrong(f"there is no {file.name}; hand in all files of the lab, in one folder")
     kind = os.lstat(file).st_mode
     if not stat.S_ISREG(kind):
         raise Wrong(f"{file.name} is not a file of its own but a link or a device; hand in the file itself")

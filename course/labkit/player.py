@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
-from labkit.wire import receive, send  # noqa: E402
+from labkit.wire import plain, receive, send  # noqa: E402
 
 del sys.path[0]                            # what lies beside the judge is not imported by chance
 NEW_USER, NEW_PROCESSES, NEW_NETWORK = 0x10000000, 0x20000000, 0x40000000      # of linux/sched.h
@@ -86,18 +86,14 @@ class Player:
         return getattr(lab, name)(*args)
 
     def launched(self, kernel: str | None, constants: dict[str, Any], grid: Any, block: Any,
-                 arguments: dict[str, Any], shared: int, seed: int) -> dict[str, Any]:
+                 arguments: dict[str, Any], shared: int, seed: int, orders: int) -> dict[str, Any]:
         """A kernel's arrays, faults, and counts by line, by the emulator."""
         from minidl.lab.emulator.watch import Kernel
 
         key = repr((kernel, constants))
         if key not in self._kernels:
-            self._kernels[key] = Kernel(self.file, kernel, constants)
-        done = self._kernels[key].run(grid, block, arguments, shared=shared, seed=seed)
-        lines = {line: {way: each if isinstance(each, int) else list(vars(each).values())
-                        for way, each in vars(counts).items()} for line, counts in done.counts.lines.items()}
-        return {"arrays": done.arrays, "faults": done.faults, "lines": lines, "complete": done.counts.complete,
-                "blocks": done.counts.blocks}
+            self._kernels[key] = Kernel(Path(self.file).with_suffix(".cu"), kernel, constants)
+        return plain(self._kernels[key].run(grid, block, arguments, shared=shared, seed=seed, orders=orders))
 
 
 def fault(error: BaseException, file: str) -> dict[str, Any]:

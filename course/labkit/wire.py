@@ -52,6 +52,15 @@ def unpack(value: Any) -> Any:
     return np.frombuffer(base64.b64decode(whole), dtype).reshape(shape).copy()
 
 
+def plain(done: Any) -> dict[str, Any]:
+    """A kernel's arrays, faults, and counts by line, of a minidl.lab.emulator.watch.Run."""
+    counts = done.counts
+    lines = {line: {way: each if isinstance(each, int) else list(vars(each).values())
+                    for way, each in vars(of_line).items()} for line, of_line in counts.lines.items()}
+    return {"arrays": done.arrays, "faults": done.faults, "lines": lines, "complete": counts.complete,
+            "blocks": counts.blocks, "kernel": counts.kernel}
+
+
 def send(to: int, value: Any) -> None:
     """Write a message to a file descriptor."""
     text = json.dumps(pack(value)).encode()

@@ -29,8 +29,8 @@ from labkit.judge import steps_of  # noqa: E402
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
 
 
-def changed(text: str, diff: str) -> str:
-    """A solution with a diff's lines."""
+def changed(files: dict[str, str], diff: str) -> dict[str, str]:
+    """A solution's files with a diff's lines, each of which one of them has."""
     lines = [line for line in diff.splitlines()[1:] if line[:1] in ("-", "+")]
     hunks: list[tuple[list[str], list[str]]] = []
     for sign, group in itertools.groupby(lines, key=lambda line: line[0]):
@@ -40,13 +40,14 @@ def changed(text: str, diff: str) -> str:
             hunks[-1][1].extend(line[1:] for line in group)
     for old, new in hunks:
         whole = "\n".join(old) + "\n"
-        assert text.count(whole) == 1, f"{text.count(whole)} times in the solution: {whole}"
-        text = text.replace(whole, "".join(f"{line}\n" for line in new))
-    return text
+        counts = {name: text.count(whole) for name, text in files.items()}
+        assert sum(counts.values()) == 1, f"{counts} times in the solution: {whole}"
+        files = {name: text.replace(whole, "".join(f"{line}\n" for line in new)) for name, text in files.items()}
+    return files
 
 
 def judge(lab: str, file: Path) -> dict[str, Any]:
-    if student_file(COURSE / lab).suffix == ".cu" and COMPILER is None:
+    if (COURSE / lab / "lab.cu").is_file() and COMPILER is None:
         pytest.skip(REASON)
     return judged(COURSE / lab, file, 0, 60)
 
@@ -68,7 +69,7 @@ def test_a_starting_file_says_what_to_do(lab: str) -> None:
 @pytest.mark.parametrize("lab", LABS)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_solution_passes(lab: str, seed: int) -> None:
-    if student_file(COURSE / lab).suffix == ".cu" and COMPILER is None:
+    if (COURSE / lab / "lab.cu").is_file() and COMPILER is None:
         pytest.skip(REASON)
     result = judged(COURSE / lab, solution(lab), seed, 60)
     assert [row["wrong"] for row in result["steps"] if row["wrong"]] == []
@@ -82,8 +83,10 @@ def test_a_solution_passes(lab: str, seed: int) -> None:
 def test_a_wrong_solution_gets_the_sentence_of_its_fault(name: str, tmp_path: Path) -> None:
     lab = name.partition("/")[0]
     diff = (WRONG / f"{name}.diff").read_text(encoding="utf-8")
+    right = {each.name: each.read_text(encoding="utf-8") for each in solution(lab).parent.glob("lab.*")}
+    for each, text in changed(right, diff).items():
+        (tmp_path / each).write_text(text, encoding="utf-8")
     file = tmp_path / solution(lab).name
-    file.write_text(changed(solution(lab).read_text(encoding="utf-8"), diff), encoding="utf-8")
     expected = ".*".join(map(re.escape, diff.partition("\n")[0].split("RE")))
     sentences = [row["wrong"] for row in judge(lab, file)["steps"] if row["wrong"]]
     assert any(re.search(expected, each) for each in sentences), "\n".join([diff.partition("\n")[0], *sentences])

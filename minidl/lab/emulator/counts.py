@@ -315,7 +315,12 @@ def frames(library: Path, offsets: Iterable[int]) -> dict[int, list[tuple[str, i
 
     Lines of the emulator's own headers are left out. Empty where binutils are not installed.
     """
-    order, tool = sorted({*offsets} - {0}), shutil.which("addr2line")
+    return _frames(library, tuple(sorted({*offsets} - {0})))
+
+
+@functools.lru_cache(64)
+def _frames(library: Path, order: tuple[int, ...]) -> dict[int, list[tuple[str, int]]]:
+    tool = shutil.which("addr2line")
     if tool is None or not order:
         return {}
     done = subprocess.run([tool, "-a", "-i", "-e", str(library), *map(hex, order)], capture_output=True, text=True,
