@@ -9,7 +9,7 @@ import numpy as np
 
 from .gradcheck import GradcheckReport, gradcheck
 from .mode import mode
-from .tensor import Tensor, flow, owns, wrap
+from .tensor import Tensor, flow, owns, start_of, wrap
 
 Tensors = Tensor | Iterable[Tensor]
 
@@ -52,8 +52,8 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensor | Sequence[Tens
                 raise ValueError(f"grad: {what} {i} (shape {t.shape}) does not require a gradient; "
                                  + ("compute it from a Tensor with requires_grad=True, outside no_grad()"
                                     if what == "output" else "set requires_grad=True before it is used"))
-    found = {id(of): g for of, g in flow([(y, y.seed(g, "grad")) for y, g in zip(ys, given, strict=True)], create_graph,
-                                         retain_graph, xs)}
+    starts = [(y, start_of(y, g, "grad")) for y, g in zip(ys, given, strict=True)]
+    found = {id(of): g for of, g in flow(starts, create_graph, retain_graph, xs)}
     gradients = [found.get(id(x if x.node is None else x.node)) for x in xs]
     for i, (x, g) in enumerate(zip(xs, gradients, strict=True)):
         if g is None and not allow_unused:
@@ -150,7 +150,7 @@ def hvp(func: Callable[..., Tensor], inputs: Tensors, v: Tensors | None = None,
         raise ValueError(f"hvp: got {len(vs)} Tensors as v for {len(xs)} inputs; give one for each")
     y = _one("hvp", func(*xs))
     first = _gradients(y, xs, None, True)
-    vs = tuple(g.seed(each, "hvp") for g, each in zip(first, vs, strict=True))
+    vs = tuple(start_of(g, each, "hvp") for g, each in zip(first, vs, strict=True))
     ys = [(g, each) for g, each in zip(first, vs, strict=True) if g.requires_grad]
     found = grad([g for g, _ in ys], xs, [each for _, each in ys], retain_graph=True, create_graph=create_graph,
                  allow_unused=True) if ys else (None,) * len(xs)

@@ -304,7 +304,7 @@ class Tensor(Attached):
                              "it from a Tensor with requires_grad=True, outside no_grad()")
         if create_graph:
             held: set[int] = set()
-            for leaf, g in flow([(self, self.seed(gradient))], True, retain_graph):
+            for leaf, g in flow([(self, start_of(self, gradient))], True, retain_graph):
                 mode.recorder.gradient(leaf, "add")
                 if leaf._grad is not None:
                     g = leaf._grad + g
@@ -320,10 +320,6 @@ class Tensor(Attached):
         seed = self._seed(gradient, k)
         _add_to_grads([(self, seed)], k, {id(seed)})
 
-    def seed(self, gradient: Tensor | None, name: str = "backward") -> Tensor:
-        """The gradient that a backward pass begins with, checked."""
-        return wrap(self._seed(None, backend_of(self), name)) if gradient is None else _check_like(name, gradient, self)
-
     def _seed(self, gradient: Tensor | None, k: ModuleType, name: str = "backward") -> Array:
         if gradient is None:
             if self._data.size != 1:
@@ -331,6 +327,11 @@ class Tensor(Attached):
                                  "gradient must be given; call .sum() or .mean() first, or pass gradient=")
             return k.ones_like(self._data)
         return _check_like(name, gradient, self)._data
+
+
+def start_of(t: Tensor, gradient: Tensor | None, name: str = "backward") -> Tensor:
+    """The gradient of t that a backward pass begins with, checked."""
+    return wrap(t._seed(None, backend_of(t), name)) if gradient is None else _check_like(name, gradient, t)
 
 
 def _check_like(name: str, gradient: object, t: Tensor) -> Tensor:
