@@ -16,7 +16,7 @@ from tiers import tiered
 import minidl
 from minidl import Tensor, nn, ops, optim
 from minidl.core.gradcheck import GradcheckError
-from minidl.core.mode import mode
+from minidl.core.mode import recorded
 from minidl.ops import second
 from minidl.ops.common.geometry import PoolGeometry
 
@@ -230,15 +230,11 @@ def test_third_derivatives_of_normalisations(normalized: Callable[[Tensor], Tens
     rng = np.random.default_rng(0)
     x, by = Tensor(rng.standard_normal((3, 4, 2, 3)), requires_grad=True), Tensor(rng.standard_normal((3, 4, 2, 3)))
 
+    @recorded()
     def first(x: Tensor) -> Tensor:
         if not x.requires_grad:
             x.requires_grad = True
-        with_grad = mode.grad
-        mode.grad = True
-        try:
-            return minidl.grad((normalized(x) ** 3 * by).sum(), x, create_graph=True)[0]
-        finally:
-            mode.grad = with_grad
+        return minidl.grad((normalized(x) ** 3 * by).sum(), x, create_graph=True)[0]
     assert minidl.gradgradcheck(first, [x], max_jacobian=100, directions=3, atol=1e-5, rtol=1e-5).mode == "direction"
 
 
@@ -294,6 +290,23 @@ def test_the_parameters_of_a_net_are_inputs() -> None:
     net = nn.Linear(2, 1)
     y = net(Tensor([[3.0, 5.0]])).sum()
     assert [g.tolist() for g in minidl.grad(y, net.parameters())] == [[[3.0, 5.0]], [1.0]]
+
+
+def test_a_function_is_recorded_within_no_grad() -> None:
+    """As in PyTorch; without it, its derivatives would be 0 in silence."""
+    x = Tensor(np.array([2.0]))
+    with minidl.no_grad():
+        assert minidl.jacobian(lambda x: x * x, x).tolist() == [[4.0]]
+        assert minidl.hessian(lambda x: (x ** 3).sum(), x).tolist() == [[12.0]]
+        assert [each.tolist() for each in minidl.hvp(lambda x: (x ** 3).sum(), x, x)] == [8.0, [24.0]]
+        assert not (minidl.Tensor([1.0], requires_grad=True) * 2).requires_grad
+
+
+def test_create_graph_takes_inputs_that_require_no_gradient() -> None:
+    a, b = Tensor(np.array([2.0])), vector(3.0)
+    by_a, by_b = minidl.jacobian(lambda a, b: a * a * b, (a, b), create_graph=True)
+    assert (by_a.tolist(), by_b.tolist(), a.requires_grad) == ([[12.0]], [[4.0]], False)
+    assert minidl.grad(by_a.sum(), b)[0].tolist() == [4.0]
 
 
 def test_jacobian_hessian_and_hvp_of_several_inputs() -> None:
