@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -386,7 +387,16 @@ def test_a_compiled_gradient_penalty_is_the_plain_one(tied: bool, frozen: bool, 
 
 
 # ---------------------------------------------------------------- what is refused
+def over_ranks() -> tuple[Tensor | None, ...]:
+    """Of a batch normalisation by the images of all ranks, which here are one."""
+    x = Tensor(np.arange(12.0).reshape(4, 3), requires_grad=True)
+    y = ops.batch_norm(x, training=True, world=SimpleNamespace(size=1, rank=0, sum=lambda flat: None))
+    return minidl.grad((y ** 3).sum(), x, create_graph=True)
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "batch normalisation over ranks": (
+        over_ranks, ValueError, "backward: create_graph=True: the gradient of 'batch_norm' calls 'normalize_by', whose"),
     "an array as output": (lambda: minidl.grad(np.ones(1), vector(1.0)), TypeError,
                            "grad: output 0 is a ndarray but must be a Tensor"),
     "an array as input": (lambda: minidl.grad(vector(1.0), np.ones(1)), TypeError,
