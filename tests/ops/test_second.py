@@ -396,7 +396,7 @@ def over_ranks() -> tuple[Tensor | None, ...]:
 
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "batch normalisation over ranks": (
-        over_ranks, ValueError, "backward: create_graph=True: the gradient of 'batch_norm' calls 'normalize_by', whose"),
+        over_ranks, ValueError, "backward: create_graph=True: the gradient of 'batch_norm' calls 'normalize_by', "),
     "an array as output": (lambda: minidl.grad(np.ones(1), vector(1.0)), TypeError,
                            "grad: output 0 is a ndarray but must be a Tensor"),
     "an array as input": (lambda: minidl.grad(vector(1.0), np.ones(1)), TypeError,
