@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from .gradcheck import GradcheckReport, gradcheck
-from .mode import mode
-from .tensor import Tensor, flow, owns, seeded, wrap
+from .mode import mode, recorded
+from .tensor import Tensor, flow, owns, start_of, wrap
 
 Tensors = Tensor | Iterable[Tensor]
 
@@ -52,8 +52,8 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensor | Sequence[Tens
                 raise ValueError(f"grad: {what} {i} (shape {t.shape}) does not require a gradient; "
                                  + ("compute it from a Tensor with requires_grad=True, outside no_grad()"
                                     if what == "output" else "set requires_grad=True before it is used"))
-    found = {id(of): g for of, g in flow([(y, seeded(y, g, "grad")) for y, g in zip(ys, given, strict=True)],
-                                         create_graph, retain_graph, xs)}
+    starts = [(y, start_of(y, g, "grad")) for y, g in zip(ys, given, strict=True)]
+    found = {id(of): g for of, g in flow(starts, create_graph, retain_graph, xs)}
     gradients = [found.get(id(x if x.node is None else x.node)) for x in xs]
     for i, (x, g) in enumerate(zip(xs, gradients, strict=True)):
         if g is None and not allow_unused:
@@ -106,11 +106,13 @@ def _stacked(rows: list[Tensor], y: Tensor, x: Tensor) -> Tensor:
     return stack(rows).reshape(*y.shape, *x.shape)
 
 
+@recorded()
 def jacobian(func: Callable[..., Any], inputs: Tensors, create_graph: bool = False) -> Any:
     """All derivatives of func(*inputs) by its inputs: (*output.shape, *input.shape), one backward pass per element.
 
     A Tensor for one input, a tuple for a tuple of them; the same for outputs, outside. What does not depend on an input
-    is 0. create_graph: the result can be differentiated, by the inputs too.
+    is 0, as what func computes from other Tensors than it is given. create_graph: the result can be differentiated, by
+    the inputs too. func is recorded within `no_grad` too.
 
     >>> jacobian(lambda x: x * x, Tensor([1.0, 2.0])).tolist()
     [[2.0, 0.0], [0.0, 4.0]]
@@ -132,6 +134,7 @@ def hessian(func: Callable[..., Tensor], inputs: Tensors, create_graph: bool = F
     return jacobian(first, inputs, create_graph)
 
 
+@recorded()
 def hvp(func: Callable[..., Tensor], inputs: Tensors, v: Tensors | None = None,
         create_graph: bool = False) -> tuple[Tensor, Any]:
     """(func(*inputs), its Hessian times v) of a func of one number, by two backward passes; v as inputs.
@@ -150,7 +153,7 @@ def hvp(func: Callable[..., Tensor], inputs: Tensors, v: Tensors | None = None,
         raise ValueError(f"hvp: got {len(vs)} Tensors as v for {len(xs)} inputs; give one for each")
     y = _one("hvp", func(*xs))
     first = _gradients(y, xs, None, True)
-    vs = tuple(seeded(g, each, "hvp") for g, each in zip(first, vs, strict=True))
+    vs = tuple(start_of(g, each, "hvp") for g, each in zip(first, vs, strict=True))
     ys = [(g, each) for g, each in zip(first, vs, strict=True) if g.requires_grad]
     found = grad([g for g, _ in ys], xs, [each for _, each in ys], retain_graph=True, create_graph=create_graph,
                  allow_unused=True) if ys else (None,) * len(xs)
@@ -179,13 +182,10 @@ def gradgradcheck(fn: Callable[..., Tensor], inputs: Sequence[Tensor], *, seed: 
     def first(*given: Tensor) -> Tensor:
         """The gradients, in one row: of inputs that are on the tape, or, for a difference, of leaves."""
         *xs, gy = given
-        before, mode.grad = mode.grad, True
-        try:
-            xs = xs if before else [x.detach() for x in xs]
-            for i in with_grad:
-                xs[i].requires_grad = True
+        xs = xs if mode.grad else [x.detach() for x in xs]
+        for i in with_grad:
+            xs[i].requires_grad = True
+        with recorded():
             found = _gradients(fn(*xs), [xs[i] for i in with_grad], gy, True)
-        finally:
-            mode.grad = before
         return concatenate([g.reshape(g.size) for g in found])
     return gradcheck(first, [*inputs, v], seed=seed, **options)  # type: ignore[arg-type]  # ints too

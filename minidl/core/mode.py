@@ -128,3 +128,13 @@ def no_grad() -> Iterator[None]:
         yield
     finally:
         mode.grad = before
+
+
+@context
+def recorded() -> Iterator[None]:
+    """Within this context operations are recorded on the tape, within `no_grad` too."""
+    before, mode.grad = mode.grad, True
+    try:
+        yield
+    finally:
+        mode.grad = before

@@ -304,7 +304,7 @@ class Tensor(Attached):
                              "it from a Tensor with requires_grad=True, outside no_grad()")
         if create_graph:
             held: set[int] = set()
-            for leaf, g in flow([(self, seeded(self, gradient))], True, retain_graph):
+            for leaf, g in flow([(self, start_of(self, gradient))], True, retain_graph):
                 mode.recorder.gradient(leaf, "add")
                 if leaf._grad is not None:
                     g = leaf._grad + g
@@ -329,8 +329,8 @@ class Tensor(Attached):
         return _check_like(name, gradient, self)._data
 
 
-def seeded(t: Tensor, gradient: Tensor | None, name: str = "backward") -> Tensor:
-    """The gradient that a backward pass from a Tensor begins with, checked; 1 of a single value, if none is given."""
+def start_of(t: Tensor, gradient: Tensor | None, name: str = "backward") -> Tensor:
+    """The gradient of t that a backward pass begins with, checked."""
     return wrap(t._seed(None, backend_of(t), name)) if gradient is None else _check_like(name, gradient, t)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tiers import tiered
 import minidl
 from minidl import Tensor, nn, ops, optim
 from minidl.core.gradcheck import GradcheckError
-from minidl.core.mode import mode
+from minidl.core.mode import recorded
 from minidl.ops import second
 from minidl.ops.common.geometry import PoolGeometry
 
@@ -230,15 +231,11 @@ def test_third_derivatives_of_normalisations(normalized: Callable[[Tensor], Tens
     rng = np.random.default_rng(0)
     x, by = Tensor(rng.standard_normal((3, 4, 2, 3)), requires_grad=True), Tensor(rng.standard_normal((3, 4, 2, 3)))
 
+    @recorded()
     def first(x: Tensor) -> Tensor:
         if not x.requires_grad:
             x.requires_grad = True
-        with_grad = mode.grad
-        mode.grad = True
-        try:
-            return minidl.grad((normalized(x) ** 3 * by).sum(), x, create_graph=True)[0]
-        finally:
-            mode.grad = with_grad
+        return minidl.grad((normalized(x) ** 3 * by).sum(), x, create_graph=True)[0]
     assert minidl.gradgradcheck(first, [x], max_jacobian=100, directions=3, atol=1e-5, rtol=1e-5).mode == "direction"
 
 
@@ -294,6 +291,23 @@ def test_the_parameters_of_a_net_are_inputs() -> None:
     net = nn.Linear(2, 1)
     y = net(Tensor([[3.0, 5.0]])).sum()
     assert [g.tolist() for g in minidl.grad(y, net.parameters())] == [[[3.0, 5.0]], [1.0]]
+
+
+def test_a_function_is_recorded_within_no_grad() -> None:
+    """As in PyTorch; without it, its derivatives would be 0 in silence."""
+    x = Tensor(np.array([2.0]))
+    with minidl.no_grad():
+        assert minidl.jacobian(lambda x: x * x, x).tolist() == [[4.0]]
+        assert minidl.hessian(lambda x: (x ** 3).sum(), x).tolist() == [[12.0]]
+        assert [each.tolist() for each in minidl.hvp(lambda x: (x ** 3).sum(), x, x)] == [8.0, [24.0]]
+        assert not (minidl.Tensor([1.0], requires_grad=True) * 2).requires_grad
+
+
+def test_create_graph_takes_inputs_that_require_no_gradient() -> None:
+    a, b = Tensor(np.array([2.0])), vector(3.0)
+    by_a, by_b = minidl.jacobian(lambda a, b: a * a * b, (a, b), create_graph=True)
+    assert (by_a.tolist(), by_b.tolist(), a.requires_grad) == ([[12.0]], [[4.0]], False)
+    assert minidl.grad(by_a.sum(), b)[0].tolist() == [4.0]
 
 
 def test_jacobian_hessian_and_hvp_of_several_inputs() -> None:
@@ -373,7 +387,16 @@ def test_a_compiled_gradient_penalty_is_the_plain_one(tied: bool, frozen: bool, 
 
 
 # ---------------------------------------------------------------- what is refused
+def over_ranks() -> tuple[Tensor | None, ...]:
+    """Of a batch normalisation by the images of all ranks, which here are one."""
+    x = Tensor(np.arange(12.0).reshape(4, 3), requires_grad=True)
+    y = ops.batch_norm(x, training=True, world=SimpleNamespace(size=1, rank=0, sum=lambda flat: None))
+    return minidl.grad((y ** 3).sum(), x, create_graph=True)
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "batch normalisation over ranks": (
+        over_ranks, ValueError, "backward: create_graph=True: the gradient of 'batch_norm' calls 'normalize_by', "),
     "an array as output": (lambda: minidl.grad(np.ones(1), vector(1.0)), TypeError,
                            "grad: output 0 is a ndarray but must be a Tensor"),
     "an array as input": (lambda: minidl.grad(vector(1.0), np.ones(1)), TypeError,
