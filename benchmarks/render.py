@@ -1,6 +1,6 @@
 """Write the tables of the documents from results/*.json, or say which figure does not come from there.
 
-    python benchmarks/render.py             write every block
+    python benchmarks/render.py             write every block, and docs/*.svg
     python benchmarks/render.py --plot      and docs/roofline.png
     python benchmarks/render.py --check     write nothing; exit with 1 where a document and the results differ
 
@@ -33,6 +33,7 @@ import cold_start  # noqa: E402
 import conv_report  # noqa: E402
 import distributed  # noqa: E402
 import fft  # noqa: E402
+import ladder as counted_ladder  # noqa: E402
 import layouts  # noqa: E402
 import machine  # noqa: E402
 import nhwc  # noqa: E402
@@ -241,6 +242,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
                               convolutions(conv_report.errors_of_3x3, "conv_3x3_cuda")),
     "conv entries": convolutions(lambda result: list(conv_report.shape_tables(result))),
     "ladder": convolutions(ladder),
+    "ladder counted": runs(counted_ladder.report, "ladder_counted", "conv_cuda"),
     "ladder slower": convolutions(conv_report.slower_table),
 }
 
@@ -320,11 +322,18 @@ def check(root: Path) -> list[str]:
     for path in documents(root):
         text, name = path.read_text(encoding="utf-8"), path.relative_to(root)
         wrong += [*stale(name, text), *untraced(name, text)]
+    wrong += [f"docs/{name}: is not what benchmarks/results gives; run python benchmarks/render.py"
+              for name, text in pictures().items() if (root / "docs" / name).read_text(encoding="utf-8") != text]
     return wrong
 
 
+def pictures() -> dict[str, str]:
+    """Those that are text, by their names in docs/."""
+    return counted_ladder.pictures(load("ladder_counted"), load("conv_cuda"))
+
+
 def write(root: Path) -> None:
-    """Every block of every document."""
+    """Every block of every document, and the pictures that are text."""
     def block(match: re.Match[str]) -> str:
         return f"<!-- results: {match['name']} -->{rendered(match['name'], match['text'])}<!-- end -->"
     for path in documents(root):
@@ -333,6 +342,8 @@ def write(root: Path) -> None:
         except ValueError as error:
             raise ValueError(f"{path.relative_to(root)}: {error}") from None
         path.write_text(text, encoding="utf-8")
+    for name, text in pictures().items():
+        (root / "docs" / name).write_text(text, encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -34,6 +34,8 @@ from conv import measure_ours, repeated
 from results import Result, digits, source, time_of
 from train_step import positive
 
+from minidl.lab.gpus import held, occupancy
+
 SOURCE = Path(__file__).with_suffix(".c")
 MAX_DIFFERENCE = 1e-3                      # of a result's largest value: more is an error, no rounding
 
@@ -44,31 +46,6 @@ STEPS = {"forward": ("6.2", "y", "conv2d_krizhevsky_y"), "averages": ("6.3", "po
 
 
 # ---------------------------------------------------------------- what a multiprocessor holds
-# Of compute capability 9.0 (CUDA C++ Programming Guide, "Technical specifications per compute capability")
-WARP, MAX_WARPS, MAX_BLOCKS = 32, 64, 32
-REGISTERS, REGISTER_UNIT, QUARTERS = 65536, 256, 4             # of a multiprocessor; a warp gets whole units
-SHARED, SHARED_UNIT, SHARED_PER_BLOCK = 228 * 1024, 128, 1024  # bytes; the last are the system's
-
-
-def blocks_per_multiprocessor(threads: int, registers: int, shared: int) -> int:
-    """How many blocks of so many threads fit a multiprocessor of a Hopper GPU at once. registers: of a thread; shared:
-    bytes of a block. Occupancy is blocks x warps of a block / 64.
-
-    >>> blocks_per_multiprocessor(256, 32, 0)
-    8
-    """
-    warps = -(-threads // WARP)
-    of_warp = -(-registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
-    by_registers = REGISTERS // QUARTERS // of_warp * QUARTERS // warps if registers else MAX_BLOCKS
-    of_block = -(-shared // SHARED_UNIT) * SHARED_UNIT + SHARED_PER_BLOCK
-    return min(MAX_BLOCKS, MAX_WARPS // warps, by_registers, SHARED // of_block)
-
-
-def occupancy(threads: int, blocks: int) -> float:
-    """The share of a multiprocessor's 64 warps."""
-    return blocks * -(-threads // WARP) / MAX_WARPS
-
-
 def launched(call: Callable[[], object]) -> list[tuple[Any, int, int]]:
     """Of each kernel that a call launches: its handle, threads of a block, and bytes of shared memory asked for."""
     from minidl.ops.cuda.launch import kernels
@@ -95,7 +72,7 @@ def resources(call: Callable[[], object]) -> dict[str, Any]:
     registers, local, static = (driver.funcGetAttribute(getattr(driver, f"CU_FUNC_ATTRIBUTE_{name}"), handle)
                                 for name in ("NUM_REGS", "LOCAL_SIZE_BYTES", "SHARED_SIZE_BYTES"))
     shared = static + dynamic
-    blocks = blocks_per_multiprocessor(threads, registers, shared) if launch.compute_capability() == 90 else None
+    blocks = min(held(90, threads, registers, shared).values()) if launch.compute_capability() == 90 else None
     return {"threads": threads, "registers": registers, "local_bytes": local, "shared_bytes": shared,
             "blocks": blocks}
 
@@ -302,16 +279,16 @@ def resources_table(result: Result) -> list[str]:
         if row.get("us"):
             body.append([step, f"`{STEPS[step][2]}`", str(row["threads"]), said(step, "registers"),
                          str(row["registers"]), said(step, "shared"), str(row["shared_bytes"]),
-                         str(row["local_bytes"]), said(step, "occupancy"), *held(row)])
+                         str(row["local_bytes"]), said(step, "occupancy"), *fitting(row)])
     return results.table("step, kernel, threads, the report: registers, registers, the report: shared bytes, "
                          "shared bytes, local bytes, the report: occupancy, blocks per multiprocessor, occupancy",
                          body, 2) if body else []
 
 
-def held(row: Result) -> list[str]:
+def fitting(row: Result) -> list[str]:
     """Blocks per multiprocessor, and occupancy."""
     blocks = row.get("blocks")
-    return ["-", "-"] if blocks is None else [str(blocks), f"{occupancy(row['threads'], blocks):.0%}"]
+    return ["-", "-"] if blocks is None else [str(blocks), f"{occupancy(90, row['threads'], blocks):.0%}"]
 
 
 def variants_table(result: Result) -> list[str]:
@@ -321,7 +298,7 @@ def variants_table(result: Result) -> list[str]:
         says = said(row["step"], "loads") if row["variant"] == "without any loads" else ""
         body.append([row["step"], row["variant"], digits(row["us"]), says,
                      f"{faster(row, whole[row['step']]):.0f} %", str(row["registers"]), str(row["shared_bytes"]),
-                     *held(row)])
+                     *fitting(row)])
     return results.table("step, variant, us, the report: faster by, faster by, registers, shared bytes, "
                          "blocks per multiprocessor, occupancy", body, 2) if body else []
 

@@ -17,6 +17,7 @@ from . import data, display, distributed, habits, nn, ops, optim
 from .compiler import CompileError, compile
 from .core import device as device
 from .core import tensor as tensor
+from .core.derivatives import grad, gradgradcheck, hessian, hvp, jacobian
 from .core.device import set_precision, set_workspace_limit
 from .core.gradcheck import gradcheck
 from .core.interchange import from_dlpack
@@ -52,7 +53,8 @@ from .ops.create import (
 
 __all__ = [
     "CompileError", "Tensor", "__version__", "activation", "arange", "check_conv", "compile", "data", "distributed",
-    "eye", "from_dlpack", "from_numpy", "full", "full_like", "gradcheck", "init", "kernel", "linspace", "load",
+    "eye", "from_dlpack", "from_numpy", "full", "full_like", "grad", "gradcheck", "gradgradcheck", "hessian", "hvp",
+    "init", "jacobian", "kernel", "linspace", "load",
     "manual_seed", "nn", "no_grad", "ones", "ones_like", "op", "ops", "optim", "primitive", "rand", "rand_like",
     "randint", "randn", "randn_like", "randperm", "register_activation", "register_conv", "register_linear",
     "register_pool", "save", "set_precision", "set_workspace_limit",

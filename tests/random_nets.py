@@ -230,13 +230,14 @@ class Drawer:
         return shape
 
     def lecun(self, c: int, h: int, w: int) -> tuple[int, ...] | None:
-        """Layers of 1998."""
+        """Layers of 1998, and one that has their sizes."""
         if self.rng.random() < 0.5 and min(h, w) > 1:
             self.layers.append(f"nn.Subsample2d({c})")
             return c, h // 2, w // 2
         if c < 2 or min(h, w) < 3:
             return None
-        self.layers.append(f"nn.TableConv2d({c}, [(0, 1), (1,), (0,)], 3)")
+        self.layers.append(f"nn.LocallyConnected2d({c}, 3, ({h}, {w}), 3)" if (h + w) % 2 else
+                           f"nn.TableConv2d({c}, [(0, 1), (1,), (0,)], 3)")
         return 3, h - 2, w - 2
 
     # ------------------------------------------------------------------ series (c,l), rows (t,d) and vectors (f,)

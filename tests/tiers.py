@@ -15,6 +15,8 @@ PARAMETERS = type(pytest.param())          # of what pytest.param gives
 ONCE = {
     "test_replay.py::test_many_steps_of_a_zoo_model":
         "what 1,000 steps show and 20 do not is memory that is used again, which the program lays out",
+    "test_second.py::test_wrong_rules_are_found":
+        "the faults are in rules whose text is the same, and what finds them runs there too",
     "test_hostile_weights.py::test_hostile_files_are_refused_or_load_right_within_bounds":
         "HDF5's library reads the files, of one version in h5py for each Python",
     "test_hostile_formats.py::test_hostile_files_of_keras": "the same",

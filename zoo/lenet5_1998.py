@@ -41,14 +41,17 @@ DIGITS = """
 """
 
 
-def codes() -> np.ndarray:
-    """The code of each digit: (10,84) of +1, ink, and -1.
+def codes(classes: int = 10) -> np.ndarray:
+    """The code of each digit: (classes,84) of +1, ink, and -1.
 
     >>> codes().shape, int(codes()[1].sum())
     ((10, 84), -22)
     """
+    if not isinstance(classes, int) or not 1 <= classes <= 10:
+        raise ValueError(f"lenet5: classes is {classes!r} but original=True has codes for 1 to 10 classes, the digits; "
+                         "leave one of them out")
     pictures = np.array([[list(digit) for digit in line.split()] for line in DIGITS.split("\n")[1:-1]])
-    return np.where(pictures == "#", 1.0, -1.0).transpose(1, 0, 2).reshape(10, 84).astype(np.float32)
+    return np.where(pictures == "#", 1.0, -1.0).transpose(1, 0, 2).reshape(10, 84).astype(np.float32)[:classes]
 
 
 class LeNet5(nn.Sequential):
@@ -65,17 +68,11 @@ class LeNet5(nn.Sequential):
         return self.output.or_none(outputs)
 
 
-def layers(in_channels: int, classes: int, activation: str) -> LeNet5:
-    if activation != "tanh":
-        raise ValueError(f"lenet5: activation is {activation!r} but original=True squashes by the paper's scaled tanh; "
-                         "leave one of them out")
-    if not isinstance(classes, int) or not 1 <= classes <= 10:
-        raise ValueError(f"lenet5: classes is {classes!r} but original=True has codes for 1 to 10 classes, the digits; "
-                         "leave one of them out")
+def layers(in_channels: int, classes: int) -> LeNet5:
     act = nn.ScaledTanh
     return LeNet5(
         c1=nn.Conv2d(in_channels, 6, 5), act1=act(), s2=nn.Subsample2d(6), act2=act(),     # -> (n, 6, 14, 14)
         c3=nn.TableConv2d(6, TABLE, 5), act3=act(), s4=nn.Subsample2d(16), act4=act(),     # -> (n, 16, 5, 5)
         c5=nn.Conv2d(16, 120, 5), act5=act(), flatten=nn.Flatten(),                        # -> (n, 120)
         f6=nn.Linear(120, 84), act6=act(),
-        output=nn.RBF(codes()[:classes], J))
+        output=nn.RBF(codes(classes), J))

@@ -50,7 +50,7 @@ PLAIN = (bool, int, float, str)            # types of the options that a weights
 class Model:
     """A net by its name: one line about it, its layers as a function of options, and its recipe.
 
-    of_options: recipes that replace it where the option of their name is True. image_size: rows and columns of the
+    of_options: recipes that replace it for an option's value, "original=true". image_size: rows and columns of the
     images that it reads; smaller ones are padded. None: its option of that name, or as the data has them. target: what
     its outputs are to be: "label", logits of the class, or "image", what it is given; its method `loss` compares them.
     optimizer: where it brings one: (net, schedule's name, steps, batch size, lr, momentum, weight decay) -> (optimizer,
@@ -107,7 +107,8 @@ class Model:
 
     def recipe_for(self, **options: object) -> Recipe:
         """The recipe of the model that `build` makes of these options."""
-        return next((recipe for option, recipe in self.of_options.items() if options.get(option)), self.recipe)
+        given = {f"{option}={value}".lower() for option, value in options.items()}
+        return next((recipe for option, recipe in self.of_options.items() if option in given), self.recipe)
 
     def build(self, **options: object) -> nn.Module:
         """Build the model and write its name, options and code on it, for the weights file."""
@@ -116,7 +117,8 @@ class Model:
             if option not in known:
                 raise ValueError(f"zoo: model {self.name!r} has no option {option!r}; it has "
                                  f"{', '.join(known) or 'none'}")
-            if isinstance(known[option].default, bool) and not isinstance(value, bool):
+            if isinstance(known[option].default, bool) and not isinstance(value, bool) \
+                    and known[option].annotation != "bool | str":
                 raise ValueError(f"zoo: the option {option} of model {self.name!r} is {value!r} but must be True or "
                                  "False")
             if self.code and type(value) not in (*PLAIN, list, tuple):

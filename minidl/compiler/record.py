@@ -126,6 +126,7 @@ class Recorder(Listener):
             self.op = name
             gradients = backward(symbol(gy), need)
             return tuple(None if g is None else self._made_by_k(f"{name}'s gradient", g) for g in gradients)
+        watched.__wrapped__ = backward     # type: ignore[attr-defined]  # which a second derivative runs on Tensors
         return y, watched
 
     def _symbol(self, array: Array) -> Any:

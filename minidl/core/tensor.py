@@ -11,7 +11,7 @@ Tensor knows no operation: `minidl.ops.arrays.operators` attaches the operators.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ backend_of: Callable[..., Any] = max       # Tensors -> their primitives: ops/co
 owns: Callable[[Any], bool] = bool         # whether an array has its memory alone; set there, too
 whole: Callable[..., Any] = max            # (k, what an op passes back): as an array; ops/arrays/indexing.py sets it
 plus: Callable[..., Any] = max             # (k, two of these): their sum, which may become an array later; set there
+again: Callable[..., Any] = max            # a Node -> its primitives and closure on Tensors; ops/__init__.py sets it
 
 
 class Node:
@@ -43,13 +44,15 @@ class Node:
 
     `inputs[i]` is the Node that made input i, or the Tensor itself where no operation did (None for a number);
     `need[i]` says whether a gradient is wanted. `k` is the backend whose primitives the operation used. `changed`
-    is that of the Tensor it made: when the result's memory was last changed in place.
+    is that of the Tensor it made: when the result's memory was last changed in place. `made` is the id of the array
+    that it made, or NumPy's number and the array around it: closures of this Node, and of those whose inputs it made,
+    hold that array.
     """
 
-    __slots__ = ("backward", "changed", "inputs", "k", "name", "need", "number")
+    __slots__ = ("backward", "changed", "inputs", "k", "made", "name", "need", "number")
 
     def __init__(self, name: str, k: ModuleType, inputs: tuple[Any, ...], need: tuple[bool, ...],
-                 backward: Backward):
+                 backward: Backward, made: int = 0):
         self.name = name
         self.k = k
         self.inputs = inputs
@@ -57,6 +60,7 @@ class Node:
         self.backward: Backward | None = backward
         self.number = clock()
         self.changed = [0]
+        self.made: int | tuple[np.generic, np.ndarray] = made
 
 
 class Tensor(Attached):
@@ -283,43 +287,55 @@ class Tensor(Attached):
         mark_changed((self,))
 
     # ------------------------------------------------------------------ backward
-    def backward(self, gradient: Tensor | None = None, *, retain_graph: bool = False,
+    def backward(self, gradient: Tensor | None = None, *, retain_graph: bool | None = None,
                  create_graph: bool = False) -> None:
         """Add the gradient of this Tensor to `.grad` of every leaf it was computed from.
 
         gradient: a Tensor of this Tensor's shape, dtype and device; may be left out for a single value.
         retain_graph: keep the closures so that backward can run again; else each is dropped once used.
-        create_graph: second derivatives, which are refused.
+        create_graph: record the gradients too, so that they can be differentiated; the graph is then kept.
 
         Raises ValueError where there is nothing to differentiate, for a gradient of another shape or dtype,
         for a graph that was already used, and where an input or a result of one of its operations was changed in
-        place since it was recorded.
+        place since it was recorded; with create_graph for a gradient that cannot be differentiated, by name.
         """
-        if create_graph:
-            raise ValueError("backward: create_graph=True asks for a second derivative, which minidl does not "
-                             "compute; use create_graph=False")
         if not self.requires_grad:
             raise ValueError(f"backward: this Tensor (shape {self.shape}) does not require a gradient; compute "
                              "it from a Tensor with requires_grad=True, outside no_grad()")
+        if create_graph:
+            held: set[int] = set()
+            for leaf, g in flow([(self, seeded(self, gradient))], True, retain_graph):
+                mode.recorder.gradient(leaf, "add")
+                if leaf._grad is not None:
+                    g = leaf._grad + g
+                elif id(g._data) in held or not owns(g._data) or g is gradient:      # as in _add_to_grads
+                    g = g.clone()
+                held.add(id(g._data))
+                leaf._grad = g
+            return
         k = backend_of(self, gradient)
         if self.node is not None:
-            _walk(self.node, self._seed(gradient, self.node.k), retain_graph)
+            _walk(self.node, self._seed(gradient, self.node.k), bool(retain_graph))
             return
         seed = self._seed(gradient, k)
         _add_to_grads([(self, seed)], k, {id(seed)})
 
-    def _seed(self, gradient: Tensor | None, k: ModuleType) -> Array:
+    def _seed(self, gradient: Tensor | None, k: ModuleType, name: str = "backward") -> Array:
         if gradient is None:
             if self._data.size != 1:
-                raise ValueError(f"backward: the Tensor has {self.size} values (shape {self.shape}), so its "
+                raise ValueError(f"{name}: the Tensor has {self.size} values (shape {self.shape}), so its "
                                  "gradient must be given; call .sum() or .mean() first, or pass gradient=")
             return k.ones_like(self._data)
-        _check_like("backward", gradient, self)
-        return gradient._data
+        return _check_like(name, gradient, self)._data
 
 
-def _check_like(name: str, gradient: object, t: Tensor) -> None:
-    """Refuse a gradient that is not like its Tensor."""
+def seeded(t: Tensor, gradient: Tensor | None, name: str = "backward") -> Tensor:
+    """The gradient that a backward pass from a Tensor begins with, checked; 1 of a single value, if none is given."""
+    return wrap(t._seed(None, backend_of(t), name)) if gradient is None else _check_like(name, gradient, t)
+
+
+def _check_like(name: str, gradient: object, t: Tensor) -> Tensor:
+    """The gradient, refused if it is not like its Tensor."""
     if not isinstance(gradient, Tensor):
         raise TypeError(f"{name}: gradient is a {type(gradient).__name__} but must be a Tensor; wrap it in "
                         "minidl.Tensor(...)")
@@ -328,6 +344,7 @@ def _check_like(name: str, gradient: object, t: Tensor) -> None:
         if mine != given:
             raise ValueError(f"{name}: gradient has {what} {given} but the Tensor has {what} {mine}; they must be "
                              "equal")
+    return gradient
 
 
 _last_change = 0                           # of all Tensors: graphs that are younger need no look at their inputs
@@ -348,8 +365,12 @@ def mark_changed(tensors: Collection[Tensor]) -> None:
 def wrap(array: Array, node: Node | None = None) -> Tensor:
     """A Tensor around an array of a known backend, without the checks of `Tensor(...)`."""
     tensor = Tensor.__new__(Tensor)
-    # NumPy returns a scalar object where a result has no axes; a Tensor always holds an array
-    tensor._data = np.asarray(array) if isinstance(array, np.generic) else array
+    if isinstance(array, np.generic):      # where a result has no axes; a Tensor always holds an array
+        tensor._data = np.asarray(array)
+        if node is not None:
+            node.made = array, tensor._data
+    else:
+        tensor._data = array
     tensor.requires_grad = node is not None
     tensor._grad = None
     tensor.node = node
@@ -378,10 +399,10 @@ def _restored(array: Array, requires_grad: bool, grad: Tensor | None) -> Tensor:
     return tensor
 
 
-def _reachable(root: Node) -> list[Node]:
-    """All Nodes that root depends on, youngest first. Iterative: a chain may be 20,000 long."""
-    seen = {root}
-    stack = [root]
+def _reachable(roots: Iterable[Node]) -> list[Node]:
+    """All Nodes that roots depend on, youngest first. Iterative: a chain may be 20,000 long."""
+    stack = [*roots]
+    seen = set(stack)
     while stack:
         for source in stack.pop().inputs:
             if source.__class__ is Node and source not in seen:
@@ -392,35 +413,84 @@ def _reachable(root: Node) -> list[Node]:
 
 def _walk(root: Node, seed: Array, retain_graph: bool) -> None:
     """Run the closures youngest first; leaf gradients are committed only when all of them have run."""
-    gradients, k = _flow(root, seed, retain_graph)         # whose own references to arrays end before leaves take them
+    gradients, k = _flow({root: seed}, retain_graph)       # whose own references to arrays end before leaves take them
     _add_to_grads(gradients, k, {id(seed)})
 
 
-def _flow(root: Node, seed: Array, retain_graph: bool) -> tuple[list[tuple[Tensor, Any]], ModuleType]:
-    """The leaves with their gradients, and a backend."""
-    nodes = _reachable(root)
+def _flow(flowing: dict[Node, Any], retain_graph: bool, taped: bool = False,
+          wanted: Collection[int] | None = None) -> tuple[list[tuple[Any, Any]], ModuleType]:
+    """The leaves with their gradients, and a backend. flowing: Nodes with the gradients of what they made.
+
+    taped: the closures run on Tensors, and are recorded. wanted: ids of the Nodes and leaves for whose sake alone
+    closures run; the gradients of what these Nodes made are in the result too.
+    """
+    nodes = _reachable(flowing)
     _refuse_stale(nodes)
-    flowing = {root: seed}                 # Node -> the sum of the gradients that reached it so far
-    leaves: dict[int, tuple[Tensor, Any]] = {}
+    needs = {} if wanted is None else _needs(nodes, wanted)
+    found: dict[int, tuple[Any, Any]] = {}
     for node in nodes:
         gy = flowing.pop(node, None)
         if gy is None:                     # every consumer answered None
             continue
-        k = node.k
-        gradients = node.backward(whole(k, gy), node.need)  # type: ignore[misc]  # not None: _refuse_stale looked
-        for source, need, g in zip(node.inputs, node.need, gradients, strict=True):
-            if not need or g is None:
+        k, backward = again(node) if taped else (node.k, node.backward)
+        gy, need = whole(k, gy), node.need
+        if wanted is not None:
+            if id(node) in wanted:
+                found[id(node)] = node, gy
+            need = needs[node]
+            if True not in need:
+                continue
+        gradients = backward(gy, need)     # type: ignore[misc]  # not None: _refuse_stale looked
+        for source, need_of, g in zip(node.inputs, need, gradients, strict=True):
+            if not need_of or g is None:
                 continue
             if source.__class__ is Node:
                 held = flowing.get(source)
                 flowing[source] = g if held is None else plus(k, held, g)
             else:
-                entry = leaves.get(id(source))
-                leaves[id(source)] = source, (g if entry is None else plus(k, entry[1], g))
+                entry = found.get(id(source))
+                found[id(source)] = source, (g if entry is None else plus(k, entry[1], g))
         if not retain_graph:
             node.backward = None
             node.inputs = ()
-    return list(leaves.values()), k
+    return list(found.values()), k
+
+
+def _needs(nodes: list[Node], wanted: Collection[int]) -> dict[Node, tuple[bool, ...]]:
+    """Which inputs of each Node lead to something wanted. nodes: youngest first."""
+    known, needs = {*wanted}, {}
+    for node in reversed(nodes):
+        needs[node] = tuple(n and id(source) in known for n, source in zip(node.need, node.inputs, strict=True))
+        if True in needs[node]:
+            known.add(id(node))
+    return needs
+
+
+def flow(outputs: Iterable[tuple[Tensor, Tensor]], create_graph: bool, retain_graph: bool | None = None,
+         inputs: Collection[Tensor] | None = None) -> list[tuple[Any, Tensor]]:
+    """(A leaf, its gradient) for all that outputs depend on; or (a leaf or the Node that made an input, its gradient)
+    for inputs. outputs: with the gradients to begin with. What create_graph and retain_graph mean is in `backward`."""
+    flowing: dict[Node, Any] = {}
+    found: dict[int, tuple[Any, Any]] = {}
+    grad, mode.grad = mode.grad, create_graph
+    try:
+        for y, seed in outputs:
+            k, g = backend_of(y, seed), seed if create_graph else seed._data
+            if y.node is not None:
+                held = flowing.get(y.node)
+                flowing[y.node] = g if held is None else held + g if create_graph else k.add(held, g)
+            elif inputs is None or any(x is y for x in inputs):
+                found[id(y)] = y, (found[id(y)][1] + seed if id(y) in found else seed)
+        if flowing:
+            wanted = None if inputs is None else {id(t if t.node is None else t.node) for t in inputs}
+            gradients, k = _flow(flowing, create_graph if retain_graph is None else retain_graph, create_graph, wanted)
+            for of, passed in gradients:
+                g = whole(k, passed)
+                g = g if isinstance(g, Tensor) else wrap(g)
+                found[id(of)] = of, (found[id(of)][1] + g if id(of) in found else g)
+        return list(found.values())
+    finally:
+        mode.grad = grad
 
 
 def _add_to_grads(gradients: list[tuple[Tensor, Array]], k: ModuleType, shared: Collection[int]) -> None:

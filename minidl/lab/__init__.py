@@ -2,7 +2,7 @@
 
 own.py takes primitives, activations and kernels of one's own, own_conv.py convolution algorithms, which check_conv.py
 compares with the formula. layouts.py has convolutions of images in NHWC and CHWN. emulator/ runs kernels on the CPU,
-finds their faults, and counts what their accesses to memory cost.
+finds their faults, and counts what they cost; gpus.py says what they take of a GPU.
 
 A program gets all of it from `minidl`: `minidl.primitive`, `activation`, `kernel`, `register_conv`, `check_conv`,
 `layouts`, `emulator`. docs/own-op.md and docs/your-own-kernel.md lead through them, docs/memory.md through the counts.

@@ -14,6 +14,7 @@ from .layers.basic import (
     Tanh,
 )
 from .layers.lecun1998 import RBF, ScaledTanh, Subsample2d, TableConv2d
+from .layers.local import LocallyConnected2d
 from .layers.lookup import Embedding
 from .layers.norm import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, LocalResponseNorm
 from .layers.regularization import Dropout
@@ -28,7 +29,7 @@ __all__ = [
     "ELU", "GELU", "RBF", "AdaptiveAvgPool2d", "AvgPool2d", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d",
     "Conv1d", "Conv2d", "ConvTranspose2d", "CrossEntropyLoss", "Dropout", "Embedding", "Flatten", "GroupNorm",
     "Hardsigmoid", "HuberLoss", "Identity", "L1Loss", "LayerNorm", "LeakyReLU", "Linear", "LocalResponseNorm",
-    "MSELoss", "MaxPool2d", "Module", "ModuleDict", "ModuleList", "NLLLoss", "Parameter", "PixelShuffle", "ReLU",
-    "ScaledTanh", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Subsample2d", "Summary", "TableConv2d",
-    "Tanh", "Upsample", "init", "summary",
+    "LocallyConnected2d", "MSELoss", "MaxPool2d", "Module", "ModuleDict", "ModuleList", "NLLLoss", "Parameter",
+    "PixelShuffle", "ReLU", "ScaledTanh", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Subsample2d",
+    "Summary", "TableConv2d", "Tanh", "Upsample", "init", "summary",
 ]

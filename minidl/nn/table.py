@@ -50,6 +50,11 @@ class Summary:
     parameter_bytes: int
     value_bytes: int                       # of all results of ops that are not views
 
+    @property
+    def neurons(self) -> int:
+        """The outputs of layers that multiply by weights, as papers count them."""
+        return sum(math.prod(shape) for row in self.rows if row.multiply_adds for shape in row.shapes)
+
     def __repr__(self) -> str:
         lines = [("layer", "kind", "output", "parameters", "multiply-adds")]
         for row in self.rows:
@@ -68,6 +73,7 @@ class Summary:
             f"input           {', '.join(map(_shape, self.input_shapes))}, n images",
             f"parameters      {self.parameters:,}" + (f" and {self.buffers:,} fixed" if self.buffers else ""),
             f"multiply-adds   {self.multiply_adds:,} per image",
+            f"neurons         {self.neurons:,} per image, outputs of layers that multiply",
             f"memory          {_size(self.parameter_bytes)} for parameters, as much again for gradients, and for "
             "velocities",
             f"                {_size(self.value_bytes)} per image for results of layers, and training as much for "
@@ -95,6 +101,7 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor) -> Summary:
     input           (n, 3), n images
     parameters      26
     multiply-adds   20 per image
+    neurons         6 per image, outputs of layers that multiply
     memory          104 B for parameters, as much again for gradients, and for velocities
                     40 B per image for results of layers, and training as much for their gradients
     """

@@ -1,5 +1,6 @@
 """All operations on Tensors. Each is one function: its forward and, beside it, its gradient."""
 
+from ..core import tensor as _tensor
 from .arrays import methods, operators  # noqa: F401  attach Tensor's operators and methods
 from .arrays.arrange import *
 from .arrays.basic import *
@@ -22,3 +23,13 @@ from .layers.resample import *
 from .layers.units import *
 from .losses.criteria import *
 from .losses.loss import *
+
+
+def _again(node: _tensor.Node) -> object:
+    """What a Node's closure is on Tensors: imported with the first second derivative."""
+    from .second import again
+
+    return again(node)
+
+
+_tensor.again = _again

@@ -189,6 +189,7 @@ net        Sequential           (n, 10)
 input           (n, 1, 32, 32), n images
 parameters      61,706
 multiply-adds   416,520 per image
+neurons         6,518 per image, outputs of layers that multiply
 memory          241.0 KiB for parameters, as much again for gradients, and for velocities
                 57.0 KiB per image for results of layers, and training as much for their gradients
 """
@@ -200,6 +201,7 @@ def test_lenet5_as_computed_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     convolutions = 6 * 28 * 28 * 25 + 16 * 10 * 10 * 6 * 25 + 120 * 16 * 25
     assert found.multiply_adds == convolutions + 84 * 120 + 10 * 84 == 416_520
     assert found.parameters == 156 + 2_416 + 48_120 + 10_164 + 850 == 61_706
+    assert found.neurons == 6 * 28 * 28 + 16 * 10 * 10 + 120 + 84 + 10
     values = 2 * 6 * 28 * 28 + 6 * 14 * 14 + 2 * 16 * 10 * 10 + 16 * 5 * 5 + 2 * 120 + 2 * 84 + 10
     assert (found.parameter_bytes, found.value_bytes) == (4 * 61_706, 4 * values)
     assert cli.main(["summary", "--model", "lenet5"]) == 0
@@ -446,7 +448,10 @@ def test_a_gpu_without_cupy_has_its_command(monkeypatch: pytest.MonkeyPatch, wit
 
 def test_a_gpu_is_described(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """By a CuPy that is made up, on which no kernel runs."""
-    properties = {"name": b"NVIDIA H200", "major": 9, "minor": 0, "totalGlobalMem": 140 * 2**30}
+    properties = {"name": b"NVIDIA H200", "major": 9, "minor": 0, "totalGlobalMem": 140 * 2**30,
+                  "multiProcessorCount": 132, "maxThreadsPerMultiProcessor": 2048, "regsPerMultiprocessor": 65536,
+                  "sharedMemPerMultiprocessor": 228 * 1024, "sharedMemPerBlockOptin": 227 * 1024,
+                  "maxThreadsPerBlock": 1024, "regsPerBlock": 65536, "l2CacheSize": 60 * 2**20}
     runtime = SimpleNamespace(getDeviceProperties=lambda number: properties, driverGetVersion=lambda: 13010)
     cuda = SimpleNamespace(runtime=runtime, nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)))
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(__version__="14.2.0", cuda=cuda, ndarray=type(None)))
@@ -454,6 +459,9 @@ def test_a_gpu_is_described(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     status, out = doctored(capsys, "--offline")
     assert status == 0
     assert "ok    CuPy 14.2.0, NVIDIA H200, compute capability 9.0, 140 GiB, driver for CUDA 13.1\n" in out
+    assert ("ok    132 multiprocessors, each of 2,048 threads (270,336 in all), 65,536 registers and 228 KiB of shared "
+            "memory, of which a block has at most 1,024 threads, 65,536 registers and 227 KiB; 60 MiB of second-level "
+            "cache\n") in out
     assert "ok    NVRTC 13.0\n  lacks this cannot be looked at: " in out
 
 

@@ -39,8 +39,8 @@ __global__ void k(const float* x, float* y) {
 COPIED = Counts(Global(32, 128, 4096), Global(32, 128, 4096), shared_stores=Shared(32, 32, 0), barriers=1)
 
 
-def loads(requests: int, sectors: int, asked: int = 128, stores: Global = ONE_STORE) -> Counts:
-    return Counts(Global(requests, sectors, asked), stores)
+def loads(requests: int, sectors: int, asked: int = 128, stores: Global = ONE_STORE, **more: int) -> Counts:
+    return Counts(Global(requests, sectors, asked), stores, **more)
 
 
 def shared(stores: Shared, loads: Shared, asked: int = 128, **more: Any) -> Counts:
@@ -72,26 +72,30 @@ KNOWN: dict[str, tuple[str, Any, dict[str, Any], Counts]] = {
                          32, {"x": INTEGERS, "y": np.zeros(16, np.int32)},
                          Counts(Global(1, 4, 128), atomics=Global(1, 2, 128))),
     # ------------------------------------------------------------ branches and loops
-    "half a warp": (HEAD + "if (i < 16) y[i] = x[i]; }", 32, {"x": X, "y": Y}, loads(1, 2, 64, Global(1, 2, 64))),
+    "half a warp": (HEAD + "if (i < 16) y[i] = x[i]; }", 32, {"x": X, "y": Y}, loads(1, 2, 64, Global(1, 2, 64),
+                                                                                             divergent=1)),
     "two halves": (HEAD + "if (i % 2) y[i] = x[i]; else y[i] = x[i] + 1; }", 32, {"x": X, "y": Y},
-                   loads(2, 8, 128, Global(2, 8, 128))),
+                   loads(2, 8, 128, Global(2, 8, 128), divergent=1, flop=16)),
     "lanes that load more": (HEAD + "float s = 0; for (int k = 0; k <= i; ++k) s += x[k * 32 + i]; y[i] = s; }", 32,
-                             {"x": X, "y": Y}, loads(32, sum(4 - k // 8 for k in range(32)), 4 * 33 * 16)),
+                             {"x": X, "y": Y}, loads(32, sum(4 - k // 8 for k in range(32)), 4 * 33 * 16,
+                                                   divergent=31, flop=33 * 16)),
     "lanes whose inner loops differ": (HEAD + """
         float s = 0;
         for (int j = 0; j < 4; ++j)
             for (int k = 0; k < (i + j) % 4; ++k) s += x[i];
         y[i] = s; }""".replace("x[i]", "((const volatile float*)x)[i]"), 32, {"x": X, "y": Y},
-                                       loads(4 * 3, 4 * 3 * 4, 4 * 4 * 8 * (0 + 1 + 2 + 3))),
+                                       loads(4 * 3, 4 * 3 * 4, 4 * 4 * 8 * (0 + 1 + 2 + 3),
+                                             divergent=4 * 3, flop=4 * 8 * (0 + 1 + 2 + 3))),
     "a loop that some leave": (HEAD + """
         float s = 0;
         for (int k = 0; k < 8; ++k) {
             if (k == i % 8) break;
             s += ((const volatile float*)x)[i];
         }
-        y[i] = s + x[i + 32]; }""", 32, {"x": X, "y": Y}, loads(7 + 1, 7 * 4 + 4, 4 * 4 * 28 + 128)),
+        y[i] = s + x[i + 32]; }""", 32, {"x": X, "y": Y}, loads(7 + 1, 7 * 4 + 4, 4 * 4 * 28 + 128, divergent=7,
+                                     flop=4 * 28 + 32)),
     "lanes that leave first": (HEAD + "if (i < 8) return; y[i] = x[i]; }", 32, {"x": X, "y": Y},
-                               loads(1, 3, 96, Global(1, 3, 96))),
+                               loads(1, 3, 96, Global(1, 3, 96), divergent=1)),
     # ------------------------------------------------------------ shared memory
     "a transposition": (TRANSPOSE.replace("WIDTH", "32"), (32, 8), {"x": X, "y": Y},
                         COPIED + Counts(shared_loads=Shared(32, 1024, 992))),
@@ -164,6 +168,49 @@ def test_counts_do_not_depend_on_the_order_of_threads(what: str) -> None:
         assert done.run(1, block, arguments, shared=1024, orders=1, seed=seed).counts.total == expected
 
 
+SHARED = """__global__ void k(REAL* y) {
+    __shared__ REAL s[128];
+    s[threadIdx.x] = 1; s[threadIdx.x + 32] = 1; s[threadIdx.x + 64] = 1; s[threadIdx.x + 96] = 1; __syncthreads();
+    y[threadIdx.x] = s[AT];
+}
+"""
+# What the lanes read -> sectors, in halves of a warp, as compute capability 1.3 moves them; and how many all together
+HALVES = {"x[i]": (4, 4), "x[i + 1]": (4 + 2 + 1, 5), "x[2 * i]": (8, 8), "x[7]": (2, 1), "x[32 * i]": (32, 32),
+          "x[31 - i]": (4, 4), "((const char*)x)[i]": (2, 1)}
+# Type and place -> steps of shared memory, and those that had to be: by halves, then by the whole warp
+STEPS = {("float", "threadIdx.x"): (2, 2, 1, 1), ("float", "2 * threadIdx.x"): (4, 2, 2, 1),
+         ("float", "5"): (2, 2, 1, 1), ("float", "threadIdx.x / 4"): (8, 2, 1, 1),
+         ("float", "threadIdx.x / 2 * 2"): (4, 2, 1, 1), ("double", "threadIdx.x"): (8, 4, 2, 2)}
+
+
+def test_halves_of_warps_are_counted_by_the_rules_of_2009() -> None:
+    """By hand, from the rules of compute capability 1.x: two addresses of a bank, one word for all that want it."""
+    lines = "".join(f"    y[i] = {each};\n" for each in HALVES)
+    done = kernel(f"{HEAD}{lines}}}\n")
+    then, now = (done.run(1, 32, {"x": X, "y": Y}, orders=1, arch=arch).counts.lines for arch in (13, 90))
+    assert [(then[3 + i].loads.sectors, now[3 + i].loads.sectors) for i in range(len(HALVES))] == [*HALVES.values()]
+
+
+@pytest.mark.parametrize("what", STEPS, ids=lambda what: " ".join(what))
+def test_halves_of_warps_read_shared_memory_by_the_rules_of_2009(what: tuple[str, str]) -> None:
+    Path("k.cu").write_text(SHARED)
+    done = Kernel("k.cu", constants={"REAL": what[0], "AT": what[1]})
+    found = (done.run(1, 32, {"y": Y if what[0] == "float" else YD}, orders=1, arch=arch).counts.lines[4].shared_loads
+             for arch in (13, 90))
+    assert [n for each in found for n in (each.wavefronts, each.wavefronts - each.conflicts)] == [*STEPS[what]]
+
+
+def test_the_costliest_request_of_a_line_is_kept() -> None:
+    """And the addresses of its lanes."""
+    source = HEAD + "if (i % 2) y[i] = x[threadIdx.x / 32 ? 8 * i : i];\n}\n"
+    done = kernel(source).run(1, 64, {"x": X, "y": Y}, orders=1)
+    request = done.counts.requests[3, "loads"]
+    assert (request.warp, request.size, request.parts) == (1, 4, 16)
+    lanes = [at for at in request.at if at]
+    assert [at - lanes[0] for at in lanes] == [64 * lane for lane in range(16)]
+    assert request.places[1:4] == ("x[264]", "", "x[280]")
+
+
 # ---------------------------------------------------------------- by line
 def test_counts_are_of_lines() -> None:
     """What a function does counts where it stands, or, if that is another file, where it is called."""
@@ -179,14 +226,14 @@ __global__ void k(const float* x, float* y) {
 }
 """).run(1, 32, {"x": X, "y": Y})
     load = Counts(Global(1, 4, 128))
-    assert done.counts.lines == {3: load, 6: load, 8: Counts(stores=ONE_STORE)}
+    assert done.counts.lines == {3: load, 6: load + Counts(flop=32), 8: Counts(stores=ONE_STORE, flop=32)}
     assert [" ".join(line.split()) for line in str(done.counts).splitlines()] == [
-        "k.cu: k, 1 block", "global loads global stores", "reqs sectors each reqs sectors each",
+        "k.cu: k, 1 block", "global loads global stores FLOP", "reqs sectors each reqs sectors each",
         "1 4 4.0 3 return x[31 - i];", "...", "5 __global__ void k(const float* x, float* y) {",
-        "1 4 4.0 6 float a = half_of(x + threadIdx.x);", "7",
-        "1 4 4.0 8 y[threadIdx.x] = a + other(x, threadIdx.x);", "9 }", "2 8 4.0 1 4 4.0 total",
+        "1 4 4.0 32 6 float a = half_of(x + threadIdx.x);", "7",
+        "1 4 4.0 32 8 y[threadIdx.x] = a + other(x, threadIdx.x);", "9 }", "2 8 4.0 1 4 4.0 64 total",
         "global loads: 256 bytes asked for by the lanes, 256 moved",
-        "global stores: 128 bytes asked for by the lanes, 128 moved"]
+        "global stores: 128 bytes asked for by the lanes, 128 moved", "64 FLOP, 0.17 per byte of global memory"]
 
 
 def test_a_warp_that_does_too_much_is_not_counted() -> None:
@@ -236,7 +283,7 @@ def tiled_y(n: int, c: int, m: int, k: int) -> Counts:
     """conv2d_tiled_y of images whose maps are one tile of 16 x 16, as its source and PMPP Fig. 16.13 say."""
     side = 15 + k
     lanes = [[(2 * warp + lane // 16, lane % 16) for lane in range(32)] for warp in range(8)]
-    loads, stores, reads, writes = Global(), Global(), Shared(), Shared()
+    loads, stores, reads, writes, divergent = Global(), Global(), Shared(), Shared(), 0
 
     def shared(words: Iterable[int]) -> Shared:
         turns = wavefronts(4 * word for word in words)
@@ -247,6 +294,7 @@ def tiled_y(n: int, c: int, m: int, k: int) -> Counts:
             filters = [4 * ((out * c + channel) * k * k + tap) for tap in range(k * k)]        # by the first warp
             loads += Global(1, sectors(filters), 4 * k * k)
             writes += shared(range(k * k))
+            divergent += 1                                 # some of its lanes have no tap
             for warp in lanes:
                 for down, right in np.ndindex(2, 2):
                     places = [(i + 16 * down) * side + j + 16 * right for i, j in warp
@@ -255,12 +303,14 @@ def tiled_y(n: int, c: int, m: int, k: int) -> Counts:
                         plane = (image * c + channel) * side * side
                         loads += Global(1, sectors(4 * (plane + at) for at in places), 4 * len(places))
                         writes += shared(places)
+                        divergent += len(places) < 32
                 for p, q in np.ndindex(k, k):
                     reads += shared((i + p) * side + j + q for i, j in warp)
                     reads += Shared(1, 1, 0)               # a tap, the same for all
         for warp in lanes:
             stores += Global(1, sectors(4 * ((image * m + out) * 256 + 16 * i + j) for i, j in warp), 128)
-    return Counts(loads, stores, shared_loads=reads, shared_stores=writes, barriers=2 * n * m * c)
+    return Counts(loads, stores, shared_loads=reads, shared_stores=writes, barriers=2 * n * m * c, divergent=divergent,
+                  flop=2 * n * m * c * k * k * 256)
 
 
 @pytest.mark.parametrize("sizes", [(1, 2, 3, 3), (2, 1, 1, 5)])
@@ -333,6 +383,10 @@ def test_the_command_prints_the_source_with_its_counts(capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     assert re.search(r"\n +1 +8 +8.0 +1 +4 +4.0 +3  y\[i\] = x\[2 \* i\]; }\n", out), out
     assert "global loads: 128 bytes asked for by the lanes, 256 moved\n" in out
+    assert cli.main([*given, "--arch", "80"]) == 0
+    assert re.search(r"moved\nA100 SXM 40 GB, compute capability 8.0\n  .*\n  0 bytes of shared memory per block of 32 "
+                     "threads: 32 blocks per multiprocessor, limited by blocks, occupancy 50%\n",
+                     capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(("flags", "message"), [
@@ -377,12 +431,16 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "memory.md"
 
 
 @pytest.mark.deep
-def test_the_command_of_the_page_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("which", [0, 1])
+def test_the_command_of_the_page_prints_what_it_says(which: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """The transposition's counts, and what a kernel takes of a GPU."""
+    if which:
+        pytest.importorskip("cupy", reason="CuPy is not installed: there is no NVRTC")
     text = PAGE.read_text(encoding="utf-8")
     (source,) = re.findall(r"```cuda\n(.*?)```", text, re.DOTALL)
     Path("transpose.cu").write_text(source)
-    command = shlex.split(re.findall(r"```sh\nminidl (.*?)\n```", text)[0])
-    assert cli.main(command) == 0
+    commands = re.findall(r"^minidl (emulate .*?)$", text, re.MULTILINE)
+    assert cli.main(shlex.split((commands[0], next(each for each in commands if "krizhevsky" in each))[which])) == 0
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
-    (shown,) = re.findall(r"```text\n(.*?)\n```", text, re.DOTALL)
+    shown = re.findall(r"```text\n(.*?)\n```", text, re.DOTALL)[which]
     assert [line for line in shown.splitlines() if line.split() not in printed] == []

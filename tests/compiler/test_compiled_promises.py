@@ -12,6 +12,7 @@ import contextvars
 import copy
 import ctypes
 import dataclasses
+import datetime
 import functools
 import gc
 import importlib
@@ -22,6 +23,7 @@ import os
 import pickle
 import random
 import sys
+import time
 import types
 import warnings
 import weakref
@@ -882,6 +884,55 @@ def the_same_tensor_twice(w: World) -> None:
     for i in range(CALLS + 2):
         x, y = pair(i), numbers(3, 4)
         call(x, x if i % 3 else y)
+
+
+@refused
+def values_by_a_mask(w: World) -> None:
+    """As many in the first calls, and another number later."""
+    mask = Tensor(np.array([True, False]))
+    call = w.compile(lambda x, i: x[mask].mean() if i % 2 else x[x > 0].mean())
+    for i in range(CALLS):
+        call(pair(0) if i < 3 else numbers(1, 2), i % 2)
+
+
+def at_a_time(w: World, step: Callable[[Tensor], Tensor]) -> None:
+    """The same in two recordings, and another one an hour later."""
+    call = w.compile(step)
+    for _ in range(3):
+        call(numbers(1, 2))
+
+
+@refused
+def the_hour_of_now(w: World) -> None:
+    at_a_time(w, lambda x: x * (datetime.datetime.now().hour + 1))
+
+
+@refused
+def the_hour_of_the_clock(w: World) -> None:
+    at_a_time(w, lambda x: x * (time.localtime().tm_hour + 1))
+
+
+@refused
+def a_date_that_the_step_imports(w: World) -> None:
+    def step(x: Tensor) -> Tensor:
+        from datetime import date
+
+        return x * date.today().day
+    at_a_time(w, step)
+
+
+@equal
+def a_clock_for_its_own_sake(w: World) -> None:
+    start = datetime.datetime(2024, 1, 1)
+
+    def step(x: Tensor) -> Tensor:
+        begin = time.perf_counter()
+        y = x * start.year / (start + datetime.timedelta(days=365)).year
+        assert time.perf_counter() >= begin
+        return y
+    call = w.compile(step)
+    for i in range(CALLS):
+        call(numbers(1, i))
 
 
 @equal

@@ -9,6 +9,8 @@ import contextlib
 import ctypes
 import itertools
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,7 +66,7 @@ FLOAT = np.float32
 EMULATED = {f"{family}: {each}": each for family, rows in LAUNCHES.items() for each in rows if each.emulated}
 OPS = sorted(CASES.keys() - {"conv2d", "cross_entropy", "nll_loss", "batch_norm"})
 FUSED_STEPS = [name for name, (primitive, *_) in STEPS.items() if "conv2d" not in primitive]
-LAUNCHED: dict[str, set[str]] = {}         # what was run of all these -> the kernels it launched
+TESTS = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -84,21 +86,17 @@ def emulated(compiler: Emulator) -> Iterator[Emulator]:
 def test_ops(op: str, emulated: Emulator) -> None:
     """Some of its cases. What OPS leaves out, because it is given more than its Tensors, is launched below, and so are
     the algorithms of conv2d."""
-    emulated.launched.clear()
     for case in CASES[op][::len(CASES[op]) // 3]:
         for got, want in zip(primitives.computed(case, cupy.asarray), primitives.computed(case, np.asarray),
                              strict=True):
             atol = primitives.bound(want, case.arrays(), FLOAT)
             np.testing.assert_allclose(got, want, rtol=0, atol=atol, strict=True)
-    LAUNCHED[op] = emulated.launched.copy()
 
 
 @pytest.mark.parametrize("name", tiered(FUSED_STEPS, slow=12))
 def test_fused_steps(name: str, emulated: Emulator) -> None:
     """Convolutions, of which `auto` would try each algorithm, are launched below."""
-    emulated.launched.clear()
     step_agrees(*recorded(name, FLOAT, lambda a: wrap(cupy.asarray(a))), STEPS[name][0], atol=64)
-    LAUNCHED[name] = emulated.launched.copy()
 
 
 @pytest.mark.parametrize("number", tiered(range(12), slow=1))
@@ -305,9 +303,8 @@ def test_launches(what: str, emulated: Emulator) -> None:
     each, refused = EMULATED[what], convolutions.REFUSED.copy()
     emulated.launched.clear()
     each.run()
-    LAUNCHED[what] = emulated.launched.copy()
     its_own = {name for file in FILES if file.startswith(each.file) for name in kernels(file)}
-    assert LAUNCHED[what] & (its_own or {Path(each.file).stem})              # a generated one is named as its file
+    assert emulated.launched & (its_own or {Path(each.file).stem})              # a generated one is named as its file
     assert not [key for key in convolutions.REFUSED - refused if key[1] == "y"]
 
 
@@ -426,11 +423,11 @@ def test_launches_are_told_apart() -> None:
 
 @pytest.mark.slow
 def test_every_kernel_is_launched() -> None:
-    """By the slow rows of the table; so launch_all.py, which runs the same and more, leaves none out."""
-    wanted = {name for name, row in EMULATED.items() if row.tier == "slow"}
-    if missing := wanted - LAUNCHED.keys():
-        pytest.skip(f"{len(missing)} of the {len(wanted)} launches did not run in this process")
-    assert {name for file in FILES for name in kernels(file)} - set().union(*LAUNCHED.values()) == set()
+    """By the slow rows, ops and fused steps; so launch_all.py, which runs the same and more, leaves none out."""
+    done = subprocess.run([sys.executable, "-O", str(TESTS / "launched.py")], capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 0, done.stderr
+    assert {name for file in FILES for name in kernels(file)} - set(done.stdout.split()) == set()
 
 
 # ---------------------------------------------------------------- the emulator's own eyes

@@ -24,6 +24,7 @@ import minidl
 from minidl import data, nn, ops, optim
 from minidl.core import device
 from minidl.lab import profile
+from minidl.lab.gpus import held, occupancy
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -33,6 +34,7 @@ import cold_start  # noqa: E402
 import conv  # noqa: E402
 import conv_report  # noqa: E402
 import fft  # noqa: E402
+import ladder  # noqa: E402
 import layouts  # noqa: E402
 import machine  # noqa: E402
 import overhead  # noqa: E402
@@ -331,12 +333,41 @@ def test_transforms_beside_pytorchs() -> None:
     (512, 16, 5856, 4, "warps: its gradient of the filters")])
 def test_blocks_that_a_multiprocessor_holds(threads: int, registers: int, shared: int, blocks: int, limit: str) -> None:
     """As NVIDIA's occupancy calculator has it for compute capability 9.0; by hand."""
-    assert report2009.blocks_per_multiprocessor(threads, registers, shared) == blocks
+    found = held(90, threads, registers, shared)
+    assert (min(found.values()), next(name for name in found if limit.startswith(name)) in
+            [name for name, fit in found.items() if fit == blocks]) == (blocks, True)
 
 
 @pytest.mark.parametrize(("threads", "blocks", "share"), [(256, 8, 1.0), (256, 6, 0.75), (640, 1, 0.3125)])
 def test_occupancy(threads: int, blocks: int, share: float) -> None:
-    assert report2009.occupancy(threads, blocks) == share
+    assert occupancy(90, threads, blocks) == share
+
+
+LIMITS = {"fp32": 256e6, "bytes": 3200e6}   # a multiprocessor of 1 MHz: 128 bytes of its cache and 256 FLOP per us
+
+
+@pytest.mark.parametrize(("row", "us"), [
+    ({"loads": 400, "stores": 0, "wavefronts": 0, "flop": 256}, 100.0),         # four sectors per clock
+    ({"loads": 4, "stores": 0, "wavefronts": 70, "flop": 256}, 71.0),           # from the same memory
+    ({"loads": 4, "stores": 0, "wavefronts": 1, "flop": 51200}, 200.0),
+    ({"loads": 0, "stores": 1000, "wavefronts": 0, "flop": 0}, 250.0)])
+def test_a_time_predicted_by_counts(row: dict[str, int], us: float) -> None:
+    for images in (1, 2):
+        assert ladder.predicted({"images": images, **row}, LIMITS) == pytest.approx(us / images)
+
+
+def test_a_time_predicted_by_what_is_written() -> None:
+    row = {"images": 1, "loads": 0, "stores": 1000, "wavefronts": 0, "flop": 0}
+    assert ladder.predicted(row, {**LIMITS, "bytes": 32e6}) == pytest.approx(1000)
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_the_ladders_first_step_is_counted() -> None:
+    """One image of 8x8, one filter of 3x3: 36 outputs of nine taps, each two loads, by two warps."""
+    (row,) = ladder.count(conv.Case("small", 1, 1, 8, 8, 1, 3), ["direct"])
+    assert (row["kernel"], row["stores"], row["wavefronts"], row["flop"]) == ("conv2d_direct_y", 5, 0, 2 * 36 * 9)
+    assert row["loads"] >= 2 * 2 * 9       # requests of both warps: a weight each time, and pixels
 
 
 @pytest.mark.gpu

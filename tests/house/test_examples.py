@@ -23,17 +23,27 @@ RESULTS = {
     "averaged_weights": (r"test accuracy ([\d.]+), of the averaged weights ([\d.]+)$", lambda last, mean:
                          mean > last + 0.02),
     "autoencoder": (r"test error ([\d.]+); of the mean image ([\d.]+)", lambda own, mean: own < 0.6 * mean),
+    "burgers": (r"relative error ([\d.]+)$", lambda error: error < 0.6),
     "characters": (r"letters, ([\d.]+) of the next ones are right$", lambda share: share > 0.95),
     "fashion_mnist": (r"test accuracy ([\d.]+)", lambda accuracy: accuracy > 0.3),
     "fine_tuning": (r"from scratch: test accuracy ([\d.]+)\n(?s:.*)frozen: test accuracy ([\d.]+)", lambda fresh, tuned:
                     tuned > fresh + 0.1),
+    # Early on both are large: the penalty lets the norm rise by a 20th of the distance over it.
+    "gradient_penalty": (r"mean norm ([\d.]+), distance ([\d.]+)\n", lambda norm, distance:
+                         distance > 20 and abs(norm - 1 - distance / norm / 20) < 0.3),
+    "hessian": (r"worst residual ([\d.]+); first ([\d.]+), by a difference of gradients ([\d.]+);",
+                lambda residual, first, second: residual < 0.1 and abs(first / second - 1) < 0.01),
     "learning_rate_search": (r"best rate ([\d.]+)", lambda rate: rate == 0.3),
+    "maml": (r"after one step ([\d.]+)\nMAML: square error ([\d.]+), after one step ([\d.]+)$",
+             lambda plain, before, after: after < 0.8 * min(plain, before)),
     "mixup": (r"test accuracy ([\d.]+), with mixup ([\d.]+)$", lambda plain, mixed: mixed > plain + 0.01),
     "picture_folder": (r"test accuracy ([\d.]+)$", lambda accuracy: accuracy > 0.85),
     "perceptron": (r"after (\d+) passes (\d+) of 60 points are on the wrong side$", lambda passes, wrong:
                    passes > 1 and not wrong),
     "residual_net": (r"test accuracy ([\d.]+)$", lambda accuracy: accuracy > 0.6),
     "resume": (r"the weights are the same, bit by bit$", lambda: True),
+    "shifts": (r"all ([\d.]+), averages ([\d.]+), maxima ([\d.]+)$", lambda plain, average, maximum:
+               maximum > plain + 0.03 and average > plain - 0.02),
     "table_regression": (r"square error ([\d.]+); of a straight line ([\d.]+)", lambda net, line:
                          0.9 < net < 0.7 * line),
     "xor": (r"test accuracy of one layer ([\d.]+), of two ([\d.]+)$", lambda one, two: one < 0.8 and two > 0.95),
@@ -42,7 +52,7 @@ RESULTS = {
 
 @pytest.mark.parametrize("script", of_files(EXAMPLES, deep=[
     "adversarial_pair", "augmentation", "averaged_weights", "fine_tuning", "learning_rate_search", "mixup",
-    "residual_net", "resume"]))
+    "residual_net", "resume", "shifts"]))
 def test_an_example_prints_its_result(script: Path, tmp_path: Path) -> None:
     if script.stem == "picture_folder":
         pytest.importorskip("PIL", reason="Pillow is not installed")

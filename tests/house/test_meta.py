@@ -126,6 +126,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{CORE}/tensor", ("numpy", f"{CORE}/mode", f"{CORE}/device")),
     (f"{CORE}/by_tensor", (f"{CORE}/tensor",)),
     (f"{CORE}/gradcheck", ("numpy", f"{CORE}/mode", f"{CORE}/rng", f"{CORE}/tensor")),
+    (f"{CORE}/derivatives", ("numpy", f"{CORE}/mode", f"{CORE}/tensor", f"{CORE}/gradcheck", OPS)),
     (f"{CORE}/interchange", ("numpy", "cupy", f"{CORE}/mode", f"{CORE}/device", f"{CORE}/host",
                              f"{CORE}/tensor")),
     (GEOMETRY, ()),
@@ -155,12 +156,17 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
       for common in ("auto", "bias", "cost")),
     (CUDA, (*FACTS, "cupy", f"{CORE}/device", f"{CORE}/version", CUDA)),
     (f"{COMMON}/backend", ("numpy", f"{CORE}/mode", f"{CORE}/device", f"{CORE}/tensor", f"{OPS}/cpu", CUDA)),
+    (f"{OPS}/second", (f"{CORE}/mode", f"{CORE}/tensor", f"{COMMON}/op", f"{COMMON}/backend", GEOMETRY,
+                       f"{COMMON}/conv/parts", f"{COMMON}/primitives", f"{COMMON}/curves", f"{COMMON}/geometry/sets",
+                       f"{OPS}/create",
+                       *FAMILIES)),
     (f"{COMMON}/op", ("numpy", f"{CORE}/mode", f"{CORE}/tensor", f"{COMMON}/backend")),
     *((family, ("numpy", f"{CORE}/mode", f"{CORE}/tensor", f"{CORE}/rng", f"{COMMON}/op", f"{COMMON}/backend",
                 GEOMETRY, f"{COMMON}/conv/parts", f"{COMMON}/conv/own", f"{COMMON}/primitives", f"{COMMON}/curves",
                 f"{COMMON}/geometry/sets", *FAMILIES))
       for family in FAMILIES),
-    (f"{OPS}/__init__", (f"{COMMON}/op", f"{COMMON}/backend", f"{COMMON}/primitives", f"{COMMON}/curves",
+    (f"{OPS}/__init__", (f"{CORE}/tensor", f"{OPS}/second", f"{COMMON}/op",
+                         f"{COMMON}/backend", f"{COMMON}/primitives", f"{COMMON}/curves",
                          f"{COMMON}/geometry/sets", *FAMILIES)),
     (f"{OPS}/create", ("numpy", f"{CORE}/mode", f"{CORE}/rng", f"{CORE}/device", f"{CORE}/tensor", GEOMETRY)),
     ("minidl/compiler/graph", ("cupy", "numpy", f"{CORE}/device", f"{CORE}/mode", f"{CORE}/pools", f"{CORE}/tensor",
@@ -192,6 +198,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/lab/own_conv", ("minidl/lab/own", "minidl/lab/source", *BASE)),
     ("minidl/lab/own", ("minidl/compiler/passes", "minidl/lab/source", *BASE)),
     ("minidl/lab/profile", ("cupy", "minidl/compiler", *BASE)),
+    ("minidl/lab/gpus", ("cupy", f"{CORE}/host", f"{COMMON}/sources", "minidl/lab/emulator")),
     ("minidl/lab/check_conv", ("cupy", *BASE)),
     ("minidl/lab/check", ("cupy", "minidl/lab/check_conv", "minidl/lab/emulator", *BASE)),
     # minidl's own kernels are launched by their launchers
@@ -369,7 +376,7 @@ def arrays_of(body: ast.FunctionDef) -> set[str]:
         if isinstance(node, ast.Assign) and is_primitive(node.value):
             names = (name for target in node.targets for name in ast.walk(target))
             arrays |= {name.id for name in names if isinstance(name, ast.Name)}
-        elif isinstance(node, (ast.Lambda, ast.FunctionDef)) and node is not body:
+        elif isinstance(node, (ast.Lambda, ast.FunctionDef)) and node is not body and node.args.args:
             arrays.add(node.args.args[0].arg)
     return arrays
 
@@ -398,13 +405,14 @@ def touched(body: ast.FunctionDef) -> list[str]:
         elif isinstance(node, ast.Subscript) and ast.unparse(node.value) != several:
             operands = [node.value]
         elif (isinstance(node, ast.Call) and not is_primitive(node)
-              and ast.unparse(node.func).removesuffix("_backward") not in (*SHAPE_READERS, *SHARED_BODIES)):
+              and ast.unparse(node.func).removesuffix("_backward") not in (*SHAPE_READERS, *SHARED_BODIES, *MAPS)):
             operands = [*node.args, *[keyword.value for keyword in node.keywords]]
         if any(map(array, operands)):
             found.append(ast.unparse(node))
     return found
 
 
+MAPS = "there", "back", "back_x", "back_y", "gate"     # calls of primitives that an op is given
 OP_BODIES = {f"{module}:{body.name}": body for module, tree in SOURCES.items() for body in op_bodies(tree)}
 WITH_SHARED_BODIES = f"{COMMON}/conv/parts", f"{COMMON}/conv/own", f"{OPS}/layers/norm", f"{OPS}/losses/criteria"
 SHARED_BODIES = {body.name: body for room in WITH_SHARED_BODIES
@@ -415,7 +423,8 @@ OP_BODIES |= SHARED_BODIES                 # parts of bodies, which are handed k
 
 
 def test_all_op_bodies_were_read() -> None:
-    assert {name.rsplit(":", 1)[-1].strip("_") for name in OP_BODIES} == {*ops.OPS, *SHARED_BODIES}
+    of_rules = {"linear_map", "product", "gelu_grad_x", "gated"}             # ops/second.py's own
+    assert {name.rsplit(":", 1)[-1].strip("_") for name in OP_BODIES} == {*ops.OPS, *SHARED_BODIES, *of_rules}
     assert {*SHARED_BODIES} == {"in_parts", "grouped", "dilated", "plain", "of_pairs", "by_given", "over_ranks",
                                 "over_batch", "over_itself", "users", "by"}
 

@@ -1,4 +1,5 @@
-"""docs/sources.md: whatever it refers to is there, and each row says where a thing is or why it is not."""
+"""docs/sources.md: whatever it refers to is there, each row says where a thing is or why it is not, and its tests are
+of that thing: they mention it."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checks.mentions import mentioned
 from checks.references import ROOT, fault
 
 from minidl.ops.common.geometry import conv_geometry
@@ -67,10 +69,48 @@ def test_every_row_says_where_it_is_or_why_it_is_not() -> None:
     assert silent == []
 
 
+SESSIONS = "test_documents.py::test_sessions_print_what_they_say"
+
+
+def named_in(row: dict[str, str]) -> tuple[list[str], list[str]]:
+    """Its tests, and the words of which they must mention one: those in parentheses, or the names of its code."""
+    cell, _, told = row["test"].partition(" (")
+    names = [place.partition("::")[2].split(".")[-1] or Path(place).stem for place in references(row["here"])]
+    names += [Path(place).stem for place in references(row["here"]) if place.startswith("zoo/")]
+    return cell.split(", ") if cell else [], SPAN.findall(told) or [name for name in names if name != "layers"]
+
+
 def test_tests_are_named_by_file_and_function() -> None:
-    loose = [row["test"] for row in ROWS if row["test"] and not all(
-        re.fullmatch(r"`test_\w+\.py::test_\w+`", part) for part in row["test"].split(", "))]
+    loose = [row["test"] for row in ROWS if not all(re.fullmatch(r"`test_\w+\.py::test_\w+`", test) for test in
+                                                    named_in(row)[0])]
     assert loose == []
+
+
+def of_another_thing(row: dict[str, str]) -> str:
+    """What a row's tests lack, or ""."""
+    tests, words = named_in(row)
+    if f"`{SESSIONS}`" in tests:           # of the section that the row shows, where the page has sessions
+        links = re.findall(r"\]\(([\w./-]+\.md)", row["shown"])
+        return "" if any(">>> " in (PAGE.parent / link).read_text(encoding="utf-8") for link in links) else "a session"
+    found = set().union(*(mentioned(test.strip("`")) for test in tests))
+    return "" if not tests or found & set(words) else f"one of {words}"
+
+
+@pytest.mark.slow
+def test_the_tests_of_a_row_mention_what_it_is_about() -> None:
+    """Themselves, or in the helpers and tables that they use. A test that does not cannot be of that thing."""
+    assert {row["test"]: lacks for row in ROWS if (lacks := of_another_thing(row))} == {}
+
+
+@pytest.mark.parametrize(("here", "test", "lacks"), [
+    ("`zoo/mlp.py::layers`", "`test_zoo.py::test_parameter_count`", ""),
+    ("`zoo/mlp.py::layers`", "`test_zoo.py::test_parameters`", "one of ['mlp']"),
+    ("`train.py`", "`test_zoo.py::test_learns_by_its_recipe` (`accuracy`)", "one of ['accuracy']"),
+    ("", "`test_lenet5_1998.py::test_what_no_code_is_near_to_is_none_of_them` (`letter`)", "one of ['letter']"),
+    ("", f"`{SESSIONS}`", "a session")])
+def test_a_test_of_another_thing_is_found(here: str, test: str, lacks: str) -> None:
+    """Rows that once were on the page."""
+    assert of_another_thing({"here": here, "test": test, "shown": "[kernels](kernels.md)"}) == lacks
 
 
 # ---------------------------------------------------------------- a page of the map

@@ -180,6 +180,7 @@ OWN: dict[str, dict[str, Any]] = {
     "scaled_dot_product_attention": {"query": ROWS, "key": ROWS, "value": ROWS, "attn_mask": ROWS > 0.5},
     "split": {"sizes": np.array([1, 3])}, "dropout": {"key": (1, 2)}, "getitem": {"index": 1}, "stack": {"axis": 0},
     "concatenate": {"axis": 0}, "squeeze": {"axis": None}, "gradcheck": {"fn": lambda x: (x * x).sum()},
+    "gradgradcheck": {"fn": lambda x: (x * x).sum()},
     "DataLoader": {"dataset": data.Dataset("mine", "train", PICTURES, INTEGERS), "mean": np.array([0.5]),
                    "std": np.array([0.25])},
     "Dataset": {"images": PICTURES}, "random_split": {"sizes": np.array([3, 1])},
@@ -191,7 +192,7 @@ OWN: dict[str, dict[str, Any]] = {
     "train_step": {"model": NET, "optimizer": optim.SGD(NET.parameters(), 0.0), "images": IMAGES}}
 # What is not called here.
 LEFT_OUT = {"CompileError": "of a text", "OtherRank": "of a text", "activation": "its grad is code",
-            "filters": "draws a picture", "confusion": "draws a picture"}
+            "grad": "its outputs are on a tape", "filters": "draws a picture", "confusion": "draws a picture"}
 def trained(array: np.ndarray) -> Tensor:
     """A parameter with a gradient."""
     t = Tensor(array, requires_grad=True)
@@ -238,7 +239,7 @@ def called(function: Callable[..., Any], chosen: str, kind: str) -> Any:
     values = {**ARGUMENTS, **own}
     for p in inspect.signature(function).parameters.values():
         kinds = kinds_of(p)
-        if p.default is not p.empty and not kinds and p.name not in own:
+        if p.kind is p.VAR_KEYWORD or (p.default is not p.empty and not kinds and p.name not in own):
             continue
         assert p.name in values, f"ARGUMENTS or OWN lacks {p.name}"
         value = copy.deepcopy(values[p.name])

@@ -42,6 +42,23 @@ def names(area: str, *pairs: tuple[str, str]) -> list[Row]:
 
 
 NUMPY = r"in its place: compute with t\.numpy\(\)"
+# How the gradient penalty of a Wasserstein GAN is written
+PENALTY = """between = (m * x.detach() + (1 - m) * y).requires_grad_(True)
+scores = net(between)
+gradients = GRAD(outputs=scores, inputs=between, grad_outputs=torch.ones_like(scores), create_graph=True,
+                 retain_graph=True)[0]
+gradients = gradients.view(gradients.size(0), -1)
+((gradients.norm(2, dim=1) - 1) ** 2).mean()"""
+
+
+def derivatives(*codes: str) -> list[Row]:
+    """What PyTorch has in torch.autograd and torch.autograd.functional, and minidl beside Tensor."""
+    return [Row("autograd", re.sub("[A-Z]{3,}", lambda name: f"torch.{name[0].lower()}", code),
+                code.replace("GRAD", "torch.autograd.grad").replace("JACOBIAN", "torch.autograd.functional.jacobian")
+                .replace("HESSIAN", "torch.autograd.functional.hessian")
+                .replace("HVP", "torch.autograd.functional.hvp")) for code in codes]
+
+
 ROWS: list[Row] = [
     *same("create",
           "torch.tensor([1.0, 2.0])", "torch.tensor([[1, 2], [3, 4]])", "torch.tensor(3.5)", "torch.tensor(A)",
@@ -89,7 +106,8 @@ ROWS: list[Row] = [
           "ops.sum(x, 1)", "ops.sum(x, dim=1, keepdim=True)", "x.mean()", "x.mean(1)", "x.mean(dim=0, keepdim=True)",
           "images.mean((0, 2, 3))", "ops.mean(x, 1)", "x.max()", "x.amax(1)", "x.min()", "x.amin(dim=1)", "y.argmax()",
           "y.argmax(1)", "y.argmax(dim=1)", "y.argmin(1)", "ops.argmax(y, 1)", "x.var()", "x.var(1)",
-          "x.var(dim=1, unbiased=False)", "x.std()", "x.std(1)", "x.norm()", "x.norm(dim=1)", "x.cumsum(0)",
+          "x.var(dim=1, unbiased=False)", "x.std()", "x.std(1)", "x.norm()", "x.norm(dim=1)", "x.norm(2, dim=1)",
+          "x.norm(2, 1, True)", "ops.norm(x, 2, dim=1)", "x.cumsum(0)",
           "x.prod()", "x.prod(1)", "x.prod(dim=0, keepdim=True)", "ops.prod(x, 1)",
           "x.cumsum(dim=1)", "ops.cumsum(x, 1)", "x.logsumexp(1)", "b.any()", "b.all()", "b.any(1)", "x.sort(1)",
           "x.sort(dim=1, descending=True)", "y.argsort(1)", "x.topk(2)", "x.topk(1, dim=0)"),
@@ -191,9 +209,17 @@ ROWS: list[Row] = [
           "with torch.no_grad():\n    z = x * 2\nz.requires_grad", "x.detach().requires_grad", "x.is_leaf",
           "y.requires_grad_().requires_grad", "with torch.no_grad():\n    x -= 0.1\nx.detach()",
           "(x * x).sum().backward()\nx.grad.zero_()", "z = (x * x).sum()\nz.backward(retain_graph=True)\n"
-          "z.backward()\nx.grad", "(x * 2).backward(torch.ones_like(x))\nx.grad"),
+          "z.backward()\nx.grad", "(x * 2).backward(torch.ones_like(x))\nx.grad",
+          "(x ** 3).sum().backward(create_graph=True)\nz, x.grad = x.grad, None\nz.sum().backward()\nx.grad"),
+    *derivatives(PENALTY, "GRAD(net(x).sum(), net.parameters())",
+                 "GRAD((x * x).sum(), [x, images], allow_unused=True)[1] is None",
+                 "GRAD(GRAD((x ** 3).sum(), x, create_graph=True)[0].sum(), x, create_graph=True)",
+                 "GRAD([x.sum(), (x * y).sum()], [x])", "GRAD(x * x, x, y)",
+                 "JACOBIAN(lambda x: x @ w, x)", "JACOBIAN(lambda x, w: (x @ w).tanh(), (x, w), create_graph=True)[0]",
+                 "HESSIAN(lambda x: net(x).sum(), x)", "HESSIAN(lambda x, w: (x @ w).tanh().sum(), (x, w))",
+                 "HVP(lambda x: (x ** 3).sum(), x, y)", "HVP(lambda x, w: (x @ w).exp().sum(), (x, w), (y, w))"),
     *names("autograd", ("x.grad_fn", r"t\.node, the Node"), ("x.register_hook(print)", r"read t\.grad after backward"),
-           ("torch.autograd.grad(x.sum(), x)", r"t\.backward\(\) and t\.grad"),
+           ("torch.autograd.grad(x.sum(), x)", r"minidl\.grad, minidl\.jacobian"),
            ("torch.inference_mode()", r"minidl\.no_grad\(\)")),
     *same("dtype and device",
           "y.dtype", "y.float().dtype", "y.double().dtype", "y.long()", "y.int()", "b.float()", "y.type_as(m).dtype",

@@ -78,6 +78,17 @@ def without_cuda(call: Callable[[], Any]) -> Any:
         return call()
 
 
+@minidl.op
+def keeps(k, x: Tensor):
+    y = k.exp(k.mul(x, 2))                 # neither an input nor the result
+    return k.add(y, 1), lambda gy, need: (k.mul(gy, k.mul(y, 2)),)
+
+
+@minidl.op
+def updates(k, x: Tensor):
+    return k.mul(x, 2), lambda gy, need: (k.sgd(gy, gy, 0.1),)
+
+
 INTS = Tensor(np.ones((1, 1, 1, 1), np.int64))
 IMAGES = np.zeros((5, 1, 2, 2), np.uint8)
 
@@ -163,11 +174,11 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a number that a dtype has not": (lambda: Tensor(np.ones(2, np.uint8)) + 300, OverflowError,
                                       r"add: of uint8 and int: .*; convert with .to\(dtype=...\)"),
     "a difference of masks": (lambda: Tensor([True]) - Tensor([False]), TypeError, "sub: of bool and bool: .*; conv"),
-    "a place where PyTorch has another option": (lambda: zeros(2, 3).norm(1), TypeError,
-                                                 "norm: takes axis and keepdims by name alone, since PyTorch's norm "
-                                                 "has something else there; write axis=..."),
-    "the same of an op": (lambda: ops.var(zeros(2, 3), 1, False), TypeError,
-                          "var: takes keepdims and correction by name alone, since PyTorch's .*; write keepdims=..."),
+    "a norm that is not Euclid's": (lambda: zeros(2, 3).norm(1), ValueError,
+                                    "norm: p is 1 but must be 2, the Euclidean norm; an axis goes by name, axis=1"),
+    "a place where PyTorch has another option": (lambda: ops.var(zeros(2, 3), 1, False), TypeError,
+                                                 "var: takes keepdims and correction by name alone, since PyTorch's "
+                                                 ".*; write keepdims=..."),
     "the pairs of PyTorch's max": (lambda: zeros(2, 3).max(dim=1), TypeError,
                                    r"max: gives the values alone, and PyTorch's max\(dim\) gives \(values, indices\); "
                                    r"write max\(axis=...\), and argmax\(axis=...\) for the indices"),
@@ -187,8 +198,16 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "format": (lambda: f"{zeros(2):.3f}", ValueError, "item: the Tensor has 2 values"),
     "logits of a tuple": (lambda: ops.cross_entropy((zeros(2, 3), zeros(2, 3)), [0, 1]), TypeError,
                           r"cross_entropy: logits is a tuple but must be a Tensor \(n, classes\); of a net with"),
-    "create_graph": (lambda: zeros(1, grad=True).sum().backward(create_graph=True), ValueError,
-                     "backward: create_graph=True asks for a second derivative.*use create_graph=False"),
+    "second derivative of a value that a closure kept": (
+        lambda: keeps(zeros(1, grad=True)).sum().backward(create_graph=True), ValueError,
+        r"backward: create_graph=True: the closure of 'keeps' kept an array of shape \(1,\).*compute it in the clo"),
+    "second derivative of a primitive without a rule": (
+        lambda: updates(zeros(1, grad=True)).sum().backward(create_graph=True), ValueError,
+        "backward: create_graph=True: the gradient of 'updates' calls 'sgd', whose own gradient is not known"),
+    "second derivative of a product of many": (
+        lambda: ops.prod(zeros(5000, grad=True)).backward(create_graph=True), ValueError,
+        "backward: create_graph=True: the gradient of a product of 5000 values, 1 times, takes 25000000 numbers; "
+        r".*exp\(sum\(log\(x\)\)\)"),
     "no gradient": (lambda: constant().backward(), ValueError,
                     r"backward: this Tensor \(shape \(2,\)\) does not require a gradient; "
                     r"compute it from a Tensor"),

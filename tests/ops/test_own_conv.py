@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks.compiler import COMPILER, needs_compiler
+from checks.own_convs import forget
 from tiers import tiered
 
 import minidl
@@ -34,18 +35,6 @@ COUNT = re.compile(r"(\d+) cases compared on the emulated GPU, 0 refused, at mos
 
 on_cuda = pytest.mark.skipif(importlib.util.find_spec("cupy") is None or COMPILER is None,
                              reason="CuPy or a C++ compiler is not installed: launchers cannot be imported, or run")
-
-
-def forget() -> None:
-    """What was registered is not there any more."""
-    there = sys.modules.get("minidl.ops.cuda.conv")
-    for name in OWN:
-        del on_the_cpu.ALGORITHMS[name]
-        if there:
-            there.ALGORITHMS.pop(name, None)
-    OWN.clear()
-    for module in [name for name in sys.modules if name.startswith("plugin_")]:
-        del sys.modules[module]
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checks.book import check
 from tiers import tiered
 
 import minidl
@@ -243,16 +244,36 @@ def test_gpu_it_trains_as_on_the_cpu(compiled: bool) -> None:
         assert theirs["test_accuracy"] == pytest.approx(ours["test_accuracy"], abs=0.05)
 
 
+def letters(count: int) -> Tensor:
+    """Images of the letter A, drawn as three strokes of a random size and width, and scaled as the digits are."""
+    rng, (rows, columns), images = np.random.default_rng(0), np.mgrid[:32, :32], []
+    for _ in range(count):
+        top, bottom, tip, half = (rng.uniform(*ends) for ends in ((6, 8), (24, 26), (14, 18), (6, 8)))
+        at, width = rng.uniform(0.55, 0.7), rng.uniform(1, 1.6)
+        bar = top + at * (bottom - top)
+        apart = []                         # of each pixel from each stroke
+        for r, c, down, right in ((top, tip, bottom - top, -half), (top, tip, bottom - top, half),
+                                  (bar, tip - at * half, 0, 2 * at * half)):
+            along = np.clip(((rows - r) * down + (columns - c) * right) / (down**2 + right**2), 0, 1)
+            apart.append(np.hypot(rows - r - along * down, columns - c - along * right))
+        images.append(np.clip(width + 0.5 - np.min(apart, axis=0), 0, 1))
+    return Tensor(((np.array(images)[:, None] - 0.2) / 0.35).astype(np.float32))
+
+
 @pytest.mark.slow
-def test_noise_is_rejected_and_digits_are_not() -> None:
+def test_noise_and_letters_are_rejected_and_digits_are_not() -> None:
+    """PMPP, 4th edition, Fig. 16.4: an A is none of the ten."""
     net, _ = trained(False)
     noise = Tensor(np.random.default_rng(0).uniform(-0.5, 2.3, (100, 1, 32, 32)).astype(np.float32))
     with minidl.no_grad():
         rejected = net.or_none(net(noise)).argmax(axis=1).numpy() == 10
         kept = np.concatenate([net.or_none(net(Tensor(x))).argmax(axis=1).numpy() != 10
                                for x, _ in digits(300, "test")])
+        none = net.or_none(net(letters(100))).argmax(axis=1).numpy() == 10
+    print(f"rejected: {none.mean():.2f} of the letters, {1 - kept.mean():.2f} of the digits")
     assert rejected.all()
     assert kept.mean() > 0.3               # after 5 epochs of 1,500 images
+    assert none.mean() > 0.7
 
 
 @one_slow
@@ -372,7 +393,9 @@ def test_options_of_any_model_are_flags(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_recipe_of_an_option_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["models"]) == 0
-    assert re.search(r"with --option original=true: data mnist, epochs 20, .* lr 0\.003", capsys.readouterr().out)
+    said = capsys.readouterr().out
+    assert re.search(r"with --option original=true: data mnist, epochs 20, .* lr 0\.003", said)
+    assert re.search(r"with --option original=pmpp: data mnist, epochs 20, .* lr 0\.1", said)
 
 
 def test_summary_takes_options(capsys: pytest.CaptureFixture[str]) -> None:
@@ -380,10 +403,47 @@ def test_summary_takes_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert "parameters      60,000 and 6,600 fixed" in capsys.readouterr().out
 
 
+# ---------------------------------------------------------------- PMPP's net
+def test_pmpps_net_is_its_figures() -> None:
+    """Figs. 16.2 to 16.5, by the book's own loops, and 60,856 parameters."""
+    minidl.manual_seed(0)
+    net, loops = zoo.build("lenet5", original="pmpp"), check().imported("loops.py")
+    for pool in ("s2", "s4"):
+        bias = getattr(net, pool).bias
+        bias.data[...] = np.random.default_rng(0).standard_normal(bias.shape)
+    given = {name: values.astype(float) for name, values in net.state_dict().items()}
+    assert sum(p.size for p in net.parameters()) == 150 + 6 + 2_400 + 16 + 48_000 + 120 + 120 * 84 + 84 == 60_856
+    assert set(np.unique(given["output.codes"])) == {0, 1}
+    x = images(1)
+    y = x.numpy()[0].astype(float)
+    for conv, pool in (("c1", "s2"), ("c3", "s4")):
+        y = loops.fig16_5(loops.fig16_4(y, given[f"{conv}.weight"]), given[f"{pool}.bias"].ravel(), 2)
+    y = loops.sigmoid(loops.fig16_4(y, given["c5.weight"]).ravel() + given["c5.bias"])
+    y = loops.sigmoid(given["f6.weight"] @ y + given["f6.bias"])
+    want = -((y - given["output.codes"]) ** 2).sum(axis=1)
+    np.testing.assert_allclose(net(x).numpy()[0], want, rtol=1e-4)
+
+
+def test_pmpps_net_learns_eight_images_by_its_recipe() -> None:
+    net, recipe = zoo.build("lenet5", original="pmpp"), zoo.MODELS["lenet5"].recipe_for(original="pmpp")
+    sgd, losses = optim.SGD(net.parameters(), recipe.lr, recipe.momentum), []
+    for _ in range(80):
+        sgd.zero_grad()
+        loss = net.loss(net(images(8)), np.arange(8))
+        loss.backward()
+        sgd.step()
+        losses.append(loss.item())
+    print(losses[0], losses[-1])
+    assert losses[-1] < losses[0] / 3
+
+
 # ---------------------------------------------------------------- what is refused
 @pytest.mark.parametrize(("refused", "message"), [
     (lambda: zoo.build("lenet5", original="yes"),
-     "zoo: the option original of model 'lenet5' is 'yes' but must be True or False$"),
+     "lenet5: original is 'yes' but must be True, False or 'pmpp'$"),
+    (lambda: zoo.build("lenet5", original=1), "lenet5: original is 1 but must be True, False or 'pmpp'$"),
+    (lambda: zoo.build("lenet5", original="pmpp", activation="relu"),
+     "lenet5: activation is 'relu' but original=pmpp squashes by sigmoid; leave one of them out$"),
     (lambda: build(activation="relu"),
      "lenet5: activation is 'relu' but original=True squashes by the paper's scaled tanh; leave one of them out$"),
     (lambda: build(classes=11),

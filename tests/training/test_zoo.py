@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -108,6 +109,8 @@ def test_alexnet_is_the_papers() -> None:
     maps = [(96, 55, 55), (256, 27, 27), (384, 13, 13), (384, 13, 13), (256, 13, 13)]
     assert [sizes[f"conv{i}"] for i in range(1, 6)] == maps
     assert [sizes[name] for name in ("pool5", "fc6", "fc7", "output")] == [(256, 6, 6), (4096,), (4096,), (1000,)]
+    neurons = [*maps, sizes["fc6"], sizes["fc7"], sizes["output"]]
+    assert sum(map(math.prod, neurons)) == 659_272         # "650,000"
 
 
 def test_alexnets_own_start() -> None:

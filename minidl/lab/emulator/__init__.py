@@ -35,10 +35,10 @@ from ..source import SYMBOL
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++") or shutil.which("c++") if sys.platform == "linux" else None
 OPTIONS = ("-O1", "-w", "-std=c++17", "-shared", "-fPIC", "-fno-strict-aliasing", f"-I{HERE}")
-# What is added where each access is to be seen (watch.cpp): a function is called before it, and at each basic block.
-# Structs are copied whole, and blocks lie once, in the order of the source (counts.cpp).
-WATCHED = ("-g1", "-fno-toplevel-reorder", "-fsanitize=thread", "-fsanitize-coverage=trace-pc", "-fno-tree-sra",
-           "-fno-reorder-blocks", "-fno-thread-jumps", "-DWATCH")
+# What is added where each access is to be seen (watch.cpp): a function is called before it, at each basic block, and
+# before each comparison. Structs are copied whole, and blocks lie once, in the order of the source (counts.cpp).
+WATCHED = ("-g1", "-fno-toplevel-reorder", "-fsanitize=thread", "-fsanitize-coverage=trace-pc,trace-cmp",
+           "-fno-tree-sra", "-fno-reorder-blocks", "-fno-thread-jumps", "-DWATCH")
 EDGE, ALIGNMENT = 4096, 256                # bytes around an array; what CuPy's memory starts on a multiple of
 UNTOUCHED = 0xFF                           # in every byte that was never written: NaN, or -1
 BYTES = "minidl_bytes_of_"                 # what holds the size of constant memory and the like is named so

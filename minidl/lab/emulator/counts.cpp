@@ -1,6 +1,7 @@
 // Counts what the accesses to memory of a kernel cost: requests of warps, sectors of global memory and wavefronts of
-// shared memory, by the instruction. watch.cpp tells it of each access, and of each basic block that a thread enters
-// (-fsanitize-coverage=trace-pc).
+// shared memory, by the instruction; and branches that lanes of one warp leave by both ways. watch.cpp tells it of each
+// access. The compiler tells of each basic block that a thread enters, and of the comparison before it leaves
+// (-fsanitize-coverage=trace-pc,trace-cmp).
 //
 // Threads run one after the other here, but the lanes of a warp at once on a GPU. So what each lane does until it waits
 // is written down, and then the 32 lists are gone through as a warp would: of all lanes those go on whose next
@@ -9,23 +10,30 @@
 #include <map>
 
 namespace {
-constexpr int SECTOR = 32, BANKS = 32, WORD = 4;
-enum Way : int { GLOBAL_LOAD, GLOBAL_STORE, GLOBAL_ATOMIC, SHARED_LOAD, SHARED_STORE, SHARED_ATOMIC, BARRIER, NOTHING };
+constexpr int SECTOR = 32, BANKS = 32, BANKS_OF_HALF = 16, WORD = 4;
+enum Way : int { GLOBAL_LOAD, GLOBAL_STORE, GLOBAL_ATOMIC, SHARED_LOAD, SHARED_STORE, SHARED_ATOMIC, BARRIER, DIVERGENT,
+                 ENTERED, WAYS };
+// Which rules count: those of compute capability 1.x serve half of a warp at a time.
+enum Rules : int { NONE, OF_WARPS, OF_HALVES };
 
 struct Event {                                           // of one lane
     const void* from;                                    // the instruction behind it
     uintptr_t at;
     int size;
-    Way way;                                             // NOTHING: it enters a basic block
+    Way way;                                             // ENTERED: a basic block, or its last comparison
 };
 struct Count {                                           // as counts.py reads it
     size_t line;                                         // of the instruction: its offset in the library
     int way, unused;
     long long requests, parts, least, asked;             // parts: sectors, or wavefronts, of which `least` must be
+    long long most;                                      // parts of the request that has most, of the first block
+    int warp, size, block[3], unused2;                   // whose it is, and the bytes of an access
+    uintptr_t at[WARP];                                  // and the addresses of its lanes, or 0
 };
 
 constexpr size_t MOST_EVENTS = 1 << 23;                  // kept at once: 200 MB
 
+Rules rules;
 bool counting, too_many;
 size_t kept;
 std::vector<Event> events[WARP];                         // since the lanes of the warp that runs last stood still
@@ -96,6 +104,59 @@ void add_wavefronts(const std::vector<Event>& of_lane, int bytes, bool reads, Co
     }
 }
 
+// Compute capability 1.3: half of a warp's accesses to global memory. Each transaction is of the segment of up to 128
+// bytes that the first lane's access lies in, with whatever others want of it, and is halved while one half is enough.
+int sectors_of_half(std::vector<Event> lanes) {
+    int found = 0;
+    while (!lanes.empty()) {
+        uintptr_t size = std::min(128, SECTOR * lanes[0].size), segment = lanes[0].at / size, low = -1, high = 0;
+        auto within = [&](const Event& each) { return each.at / size == segment; };
+        for (const Event& each : lanes)
+            if (within(each)) low = std::min(low, each.at), high = std::max(high, each.at + each.size - 1);
+        lanes.erase(std::remove_if(lanes.begin(), lanes.end(), within), lanes.end());
+        while (size > SECTOR && low / (size / 2) == high / (size / 2)) size /= 2;
+        found += size / SECTOR;
+    }
+    return found;
+}
+
+// Compute capability 1.x: half of a warp's accesses to shared memory. One step reads one word for all lanes that want
+// it, here the word that most want, and of each other bank for one lane. Of lanes that write the same word one does.
+int steps_of_half(const std::vector<Event>& lanes, bool reads) {
+    int steps = 0;
+    for (int part = 0; part < lanes[0].size; part += WORD) {
+        std::vector<uintptr_t> words;
+        for (const Event& each : lanes) {
+            const uintptr_t word = (each.at + part) / WORD;
+            if (reads || std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
+        }
+        for (; !words.empty(); ++steps) {
+            auto wanted = [&](uintptr_t word) { return std::count(words.begin(), words.end(), word); };
+            const uintptr_t all = *std::max_element(words.begin(), words.end(),
+                                                    [&](uintptr_t a, uintptr_t b) { return wanted(a) < wanted(b); });
+            unsigned banks = 1u << all % BANKS_OF_HALF;
+            words.erase(std::remove_if(words.begin(), words.end(), [&](uintptr_t word) {
+                const bool served = word == all || !(banks >> word % BANKS_OF_HALF & 1);
+                banks |= 1u << word % BANKS_OF_HALF;
+                return served;
+            }), words.end());
+        }
+    }
+    return steps;
+}
+
+// As sectors and add_wavefronts, by half of a warp at a time.
+void add_halves(const std::vector<Event>& of_lane, Way way, Count& count) {
+    for (int first = 0; first < WARP; first += WARP / 2) {
+        std::vector<Event> lanes;
+        for (int lane = first; lane < first + WARP / 2; ++lane)
+            if (of_lane[lane].from) lanes.push_back(of_lane[lane]);
+        if (lanes.empty()) continue;
+        count.parts += way <= GLOBAL_ATOMIC ? sectors_of_half(lanes) : steps_of_half(lanes, way == SHARED_LOAD);
+        count.least += std::max(1, lanes[0].size / WORD);
+    }
+}
+
 // What some lanes do at once; event: of each lane, or null.
 void request(const Event* const (&event)[WARP], Way way, int warp) {
     std::vector<Event> lanes, of_lane(WARP);
@@ -112,8 +173,19 @@ void request(const Event* const (&event)[WARP], Way way, int warp) {
     Count& count = counted.insert({{from, way}, {0, way}}).first->second;
     ++count.requests;
     for (const Event& each : lanes) count.asked += each.size;
-    if (way <= GLOBAL_ATOMIC) count.parts += sectors(lanes);
-    if (way >= SHARED_LOAD && way <= SHARED_ATOMIC) add_wavefronts(of_lane, widest, way == SHARED_LOAD, count);
+    if (way >= BARRIER) return;
+    const long long before = count.parts;
+    if (rules == OF_HALVES) add_halves(of_lane, way, count);
+    else if (way <= GLOBAL_ATOMIC) count.parts += sectors(lanes);
+    else add_wavefronts(of_lane, widest, way == SHARED_LOAD, count);
+    const int here[] = {(int)blockIdx.x, (int)blockIdx.y, (int)blockIdx.z};
+    const long long parts = count.parts - before;
+    const bool before_it = warp < count.warp && !memcmp(here, count.block, sizeof here);
+    if (parts < count.most || (parts == count.most && !before_it)) return;
+    count.most = parts;
+    count.warp = warp, count.size = lanes[0].size;
+    memcpy(count.block, here, sizeof here);
+    for (int lane = 0; lane < WARP; ++lane) count.at[lane] = of_lane[lane].at;
 }
 
 // All lanes of a warp stand still.
@@ -129,31 +201,44 @@ void merge(int warp) {
             }
         if (!first) break;
         unsigned ways = 0;
+        const void* behind = nullptr;
+        bool parted = false;
         for (int lane = 0; lane < WARP; ++lane) {
             if (event[lane] && event[lane]->from != first) event[lane] = nullptr;
             if (!event[lane]) continue;
-            ++next[lane];
             ways |= 1u << event[lane]->way;
+            if (++next[lane] == events[lane].size()) continue;
+            const void* its = events[lane][next[lane]].from;
+            parted |= behind && its != behind;
+            behind = its;
         }
-        for (int way = 0; way < NOTHING; ++way)
+        for (int way = 0; way < WAYS; ++way)
             if (ways >> way & 1) request(event, (Way)way, warp);
+        if (parted) ++counted.insert({{first, DIVERGENT}, {0, DIVERGENT}}).first->second.requests;
     }
     for (auto& each : events) each.clear();
     kept = 0;
 }
 
-void start_counting(bool counts) {
-    counting = counts;
+void start_counting(Rules which) {
+    rules = which;
+    counting = rules != NONE;
     too_many = false;
     kept = 0;
     counted.clear();
-    stood_still = counts ? merge : nullptr;
+    stood_still = counting ? merge : nullptr;
     for (auto& each : events) each.clear();
 }
 }  // namespace
 
 extern "C" {
-void __sanitizer_cov_trace_pc() { note(__builtin_return_address(0), nullptr, 0, NOTHING); }
+#define ENTERS(NAME, ...) \
+    void __sanitizer_cov_trace_##NAME(__VA_ARGS__) { note(__builtin_return_address(0), nullptr, 1, ENTERED); }
+ENTERS(pc)
+ENTERS(cmp1, char, char) ENTERS(cmp2, short, short) ENTERS(cmp4, int, int) ENTERS(cmp8, int64_t, int64_t)
+ENTERS(const_cmp1, char, char) ENTERS(const_cmp2, short, short) ENTERS(const_cmp4, int, int)
+ENTERS(const_cmp8, int64_t, int64_t) ENTERS(cmpf, float, float) ENTERS(cmpd, double, double)
+ENTERS(switch, uint64_t, void*)
 
 void watch_barrier(void* from) { note(from, nullptr, 0, BARRIER); }
 

@@ -8,15 +8,19 @@ import operator
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from ...ops.common.sources import Constant
 from . import HERE
 
 SECTOR = 32                                # bytes: what global memory moves at least
-WAYS = ("loads", "stores", "atomics", "shared_loads", "shared_stores", "shared_atomics", "barriers")   # as counts.cpp
+LANES = 32
+WAYS = ("loads", "stores", "atomics", "shared_loads", "shared_stores", "shared_atomics", "barriers", "divergent",
+        "flop")                            # as in counts.cpp, where the last is of blocks that are entered
+NAMES = {"barriers": "barriers", "divergent": "divergent", "flop": "FLOP"}
 
 
 @dataclass(frozen=True)
@@ -80,9 +84,40 @@ class Counts:
     shared_stores: Shared = Shared()
     shared_atomics: Shared = Shared()
     barriers: int = 0
+    divergent: int = 0
+    flop: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+    @property
+    def moved(self) -> int:
+        """Bytes of global memory, in whole sectors."""
+        return self.loads.moved + self.stores.moved + self.atomics.moved
+
+
+class Request(NamedTuple):
+    """One request of a warp: which of WAYS, the warp's number in its block, the bytes of an access, the address that
+    each lane asks for, or 0 for none, how many sectors or wavefronts it is, and the names of what lies there."""
+
+    way: str
+    block: tuple[int, int, int]
+    warp: int
+    size: int
+    at: tuple[int, ...]
+    parts: int
+    places: tuple[str, ...] = ()
+
+
+class Launch(NamedTuple):
+    """How a kernel was launched: threads of a block, its bytes of shared memory, those that the launch asked for and
+    those of arrays with a size of their own; the source with its includes, and the constants."""
+
+    threads: int = 1
+    dynamic: int = 0
+    static: int = 0
+    source: str = ""
+    constants: tuple[Constant, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,7 +126,7 @@ class Table:
     file counts where this file calls it. `print(table)` shows the source with the counts of each line beside it.
 
     Of a launch whose warps do more than some hundred thousand steps per thread between two barriers there is no count:
-    `complete` is False, and `lines` lacks it.
+    `complete` is False, and `lines` lacks it. requests: of each line and way the one that costs most.
 
     >>> table = Table("k", "k.cu", "__global__ void k(float* y) {\\n    y[threadIdx.x] = 1;\\n}\\n", 1,
     ...               {2: Counts(stores=Global(1, 4, 128))})
@@ -112,6 +147,8 @@ class Table:
     blocks: int
     lines: Mapping[int, Counts]
     complete: bool = True
+    requests: Mapping[tuple[int, str], Request] = field(default_factory=dict, repr=False)
+    launch: Launch = field(default=Launch(), repr=False)
 
     @property
     def total(self) -> Counts:
@@ -122,21 +159,32 @@ class Table:
         lines = {line: self.lines.get(line, Counts()) + other.lines.get(line, Counts())
                  for line in sorted({*self.lines, *other.lines})}
         return Table(self.kernel, self.file, self.text, self.blocks + other.blocks, lines,
-                     self.complete and other.complete)
+                     self.complete and other.complete, {**other.requests, **self.requests}, self.launch)
+
+    def rows(self) -> list[tuple[int, str, Counts]]:
+        """Number, text and counts of each line of the kernel, and of others that have counts; of no line: number 0."""
+        source = self.text.splitlines()
+        return [(number, source[number - 1] if 0 < number <= len(source) else "in no line",
+                 self.lines.get(number, Counts()))
+                for number in sorted({*_extent(self.text, self.kernel), *self.lines})]
+
+    def columns(self) -> Iterator[tuple[str, str, list[list[str]]]]:
+        """Of each of WAYS that was counted: it, its name, and columns: a head, each row's text, and the total's."""
+        rows = [*(counts for *_, counts in self.rows()), self.total]
+        for way in (way for way in WAYS if _asked(getattr(self.total, way))):
+            title = NAMES.get(way) or (way.replace("_", " ") if way in WAYS[3:6] else f"global {way}")
+            yield way, title, [[name, *(show(getattr(row, way)) if _asked(getattr(row, way)) else "" for row in rows)]
+                               for name, show in COLUMNS[type(getattr(self.total, way))]]
 
     def __str__(self) -> str:
-        total, source = self.total, self.text.splitlines()
-        numbers = sorted({*_extent(self.text, self.kernel), *self.lines})
-        rows = [*(self.lines.get(number, Counts()) for number in numbers), total]
-        beside = ["", "", *(f"{number:>4}  {source[number - 1]}" if 0 < number <= len(source) else "   in no line"
-                            for number in numbers), "      total"]
+        total, rows = self.total, self.rows()
+        numbers = [number for number, *_ in rows]
+        beside = ["", "", *(f"{number:>4}  {text}" if number else f"   {text}" for number, text, _ in rows),
+                  "      total"]
         blocks = []
-        for way in (way for way in WAYS if _asked(getattr(total, way))):
-            columns = [[name, *(show(getattr(row, way)) if _asked(getattr(row, way)) else "" for row in rows)]
-                       for name, show in COLUMNS[type(getattr(total, way))]]
+        for _, title, columns in self.columns():
             lines = ["  ".join(cells) for cells in zip(*([text.rjust(max(map(len, column))) for text in column]
                                                          for column in columns))]
-            title = way.replace("_", " ") if "_" in way or way == "barriers" else f"global {way}"
             blocks.append([text.center(max(len(title), len(lines[0]))) for text in (title, *lines)])
         shown = ["   ".join([*each, text]).rstrip() for *each, text in zip(*blocks, beside)]
         gaps = [at for at in range(1, len(numbers)) if numbers[at] > numbers[at - 1] + 1]
@@ -144,6 +192,8 @@ class Table:
             shown.insert(at + 2, "...")
         said = [f"global {way}: {each.asked:,} bytes asked for by the lanes, {each.moved:,} moved"
                 for way, each in ((way, getattr(total, way)) for way in WAYS[:3]) if each.requests]
+        if total.flop and total.moved:
+            said.append(f"{total.flop:,} FLOP, {total.flop / total.moved:.2f} per byte of global memory")
         head = f"{self.file}: {self.kernel}, {self.blocks:,} block{'s' * (self.blocks != 1)}"
         said += [] if self.complete else ["not all is counted: a warp does too much between two barriers; use smaller "
                                           "sizes"]
@@ -153,6 +203,9 @@ class Table:
 def _asked(each: Global | Shared | int) -> int:
     return each if isinstance(each, int) else each.requests
 
+
+FLOP = {r"(add|sub|mul|div|sqrt)s[sd] ": 1, r"call .*<fmaf?@plt>": 2}      # of an instruction
+CALL = 5                                   # bytes of one
 
 COLUMNS: dict[type, list[tuple[str, Callable[[Any], str]]]] = {
     Global: [("reqs", lambda each: f"{each.requests}"), ("sectors", lambda each: f"{each.sectors}"),
@@ -176,38 +229,85 @@ def _extent(text: str, kernel: str) -> range:
 
 
 # ---------------------------------------------------------------- what counts.cpp has counted
+def rules(arch: int) -> int:
+    """Of counting, as counts.cpp numbers them, by a compute capability (13 for 1.3): of halves of warps, or of warps.
+
+    >>> rules(13), rules(90)
+    (2, 1)
+    """
+    return 2 if 0 < arch < 20 else 1
+
+
 class _Count(ctypes.Structure):
     """As counts.cpp writes it."""
 
     _fields_ = [("offset", ctypes.c_size_t), ("way", ctypes.c_int), ("unused", ctypes.c_int),
-                *((name, ctypes.c_longlong) for name in ("requests", "parts", "least", "asked"))]
+                *((name, ctypes.c_longlong) for name in ("requests", "parts", "least", "asked", "most")),
+                ("warp", ctypes.c_int), ("size", ctypes.c_int), ("block", ctypes.c_int * 3), ("unused2", ctypes.c_int),
+                ("at", ctypes.c_size_t * LANES)]
 
     def counts(self) -> Counts:
         name = WAYS[self.way]
         each: Any = self.requests
-        if name != "barriers":
+        if name not in NAMES:
             each = Shared(self.requests, self.parts, self.parts - self.least) if name.startswith("shared") else \
                 Global(self.requests, self.parts, self.asked)
         return Counts(**{name: each})
 
 
-def counted(watch: ctypes.CDLL, library: Path, file: str) -> dict[int, Counts] | None:
-    """By line of a file, the counts of the last launch of a library's kernel. Line 0: where none is known.
+class Counted(NamedTuple):
+    """Of the last launch of a library's kernel, by line of its file; line 0: where none is known."""
 
-    None where the lanes of a warp do too much between two barriers for all of it to be kept.
-    """
+    lines: dict[int, Counts]
+    complete: bool
+    requests: dict[tuple[int, str], Request]
+
+
+def counted(watch: ctypes.CDLL, library: Path, file: str, place: Callable[[int, int], str] = lambda at, size: "",
+            ) -> Counted:
+    """place: names what lies at an address, of so many bytes. Not complete, and empty, where the lanes of a warp do too
+    much between two barriers for all of it to be kept."""
     watch.watch_counts.restype = ctypes.POINTER(_Count)
     count = ctypes.c_int()
     start = watch.watch_counts(ctypes.byref(count))
     if count.value < 0:
-        return None
-    found = start[:count.value]
-    places = frames(library, {each.offset for each in found})
-    lines: dict[int, Counts] = {}
-    for each in found:
-        line = next((number for name, number in places.get(each.offset, ()) if name == file), 0)
-        lines[line] = lines.get(line, Counts()) + each.counts()
-    return dict(sorted(lines.items()))
+        return Counted({}, False, {})
+    found, arithmetic = start[:count.value], _arithmetic(library)
+    costs = [(each.offset, each.counts(), each) for each in found if WAYS[each.way] != "flop"]
+    costs += [(at, Counts(flop=flop * each.asked), None) for each in found if WAYS[each.way] == "flop"
+              for at, flop in arithmetic.get(each.offset, ())]
+    places = frames(library, {offset for offset, *_ in costs})
+    result = Counted({}, True, {})
+    for offset, counts, each in costs:
+        line = next((number for name, number in places.get(offset, ()) if name == file), 0)
+        result.lines[line] = result.lines.get(line, Counts()) + counts
+        if each and each.most:             # of several instructions of a line the one that costs most
+            asked = Request(WAYS[each.way], tuple(each.block), each.warp, each.size, tuple(each.at), each.most,
+                            tuple(place(at, each.size) if at else "" for at in each.at))
+            result.requests[line, asked.way] = max(result.requests.get((line, asked.way), asked), asked,
+                                                   key=lambda one: one.parts)
+    return result._replace(lines=dict(sorted(result.lines.items())))
+
+
+@functools.lru_cache(64)
+def _arithmetic(library: Path) -> dict[int, list[tuple[int, int]]]:
+    """Of each basic block of a library, by the offset that counts.cpp tells of it: where its instructions of floating
+    point are, and their FLOP. g++ gives each number an instruction of its own. Empty where binutils are not installed.
+    """
+    tool = shutil.which("objdump")
+    done = tool and subprocess.run([tool, "-d", "--no-show-raw-insn", str(library)], capture_output=True, text=True,
+                                   check=False)
+    found: dict[int, list[tuple[int, int]]] = {}
+    block: list[tuple[int, int]] = []      # before the first one of a function nothing counts
+    for line in done.stdout.splitlines() if done else ():
+        at, _, instruction = line.partition(":\t")
+        if "<__sanitizer_cov_trace_pc@plt>" in instruction:
+            block = found.setdefault(int(at, 16) + CALL - 1, [])
+        elif line.endswith(">:"):
+            block = []
+        elif flop := next((flop for text, flop in FLOP.items() if re.match(text, instruction)), 0):
+            block.append((int(at, 16), flop))
+    return found
 
 
 def frames(library: Path, offsets: Iterable[int]) -> dict[int, list[tuple[str, int]]]:

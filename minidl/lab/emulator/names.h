@@ -9,7 +9,7 @@
 // Not looked at as plain accesses (watch.cpp), and never part of the kernel's own code.
 #define UNWATCHED __attribute__((noinline, no_sanitize("thread"), no_sanitize_coverage))
 
-#define GUARD(NAME) static unsigned char NAME[1024] __attribute__((section("block_shared"), used))
+#define GUARD(NAME) static unsigned char NAME[1024] __attribute__((section("block_shared"), used, aligned(128)))
 #ifdef WATCH
 GUARD(guard_before);
 extern "C" void watch_launch(const unsigned char* shared, const unsigned char* shared_end, int dynamic, void* kernel);

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from . import KERNELS, Compiler, Guarded, Memory, translated, watched, watcher
-from .counts import Table, counted
+from .counts import Launch, Table, counted, rules
 
 try:
     import cupy
@@ -66,10 +66,12 @@ def boxes(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[int,
 
 
 class Function:
-    """A kernel as CuPy's RawModule gives it: with an attribute, and a handle, here itself. file, text: its source."""
+    """A kernel as CuPy's RawModule gives it: with an attribute, and a handle, here itself. file, text, constants: its
+    source."""
 
-    def __init__(self, name: str, library: ctypes.CDLL, file: str, text: str):
+    def __init__(self, name: str, library: ctypes.CDLL, file: str, text: str, constants: tuple[launch.Constant, ...]):
         self.name, self.library, self.run, self.file, self.text = name, library, library.run, file, text
+        self.constants = constants
         self.max_dynamic_shared_size_bytes = 48 * 1024
         self.kernel = types.SimpleNamespace(ptr=self)
 
@@ -86,7 +88,7 @@ class Module:
         self._libraries.append(self._emulator.compiled(translated(self._text, name), self._constants))
         for each, held in self._held.items():
             self._fill(self._libraries[-1], each, held)
-        return Function(name, self._libraries[-1], self._file, self._text)
+        return Function(name, self._libraries[-1], self._file, self._text, self._constants)
 
     def get_global(self, name: str) -> Any:
         """Constant memory: each kernel has its own here, and all of them are filled, also those that come later."""
@@ -192,9 +194,9 @@ def forget() -> None:
 class Counter(Emulator):
     """Whose kernels are counted: `tables`, by kernel, of all its launches."""
 
-    def __init__(self, folder: Path, multiprocessors: int):
+    def __init__(self, folder: Path, multiprocessors: int, arch: int):
         super().__init__(folder)
-        self.multiprocessors = multiprocessors
+        self.multiprocessors, self._rules = multiprocessors, rules(arch)
         self.tables: dict[str, Table] = {}
         self._paths: dict[int, Path] = {}
 
@@ -207,29 +209,30 @@ class Counter(Emulator):
 
     def _launch(self, function: Function, *numbers: int) -> None:
         watch = ctypes.CDLL(str(watcher()))
-        watch.watch_start(0, 1)
+        watch.watch_start(0, self._rules)
         super()._launch(function, *numbers)
-        lines = counted(watch, self._paths[id(function.library)], Path(function.file).name)
+        counts = counted(watch, self._paths[id(function.library)], Path(function.file).name)
         watch.watch_end()
         source = launch.FOLDER / function.file
         text = source.read_text(encoding="utf-8") if source.is_file() else function.text.partition("\n")[2]
-        table = Table(function.name, function.file, text, math.prod(map(int, numbers[:3])), lines or {},
-                      lines is not None)
+        table = Table(function.name, function.file, text, math.prod(map(int, numbers[:3])), *counts,
+                      Launch(math.prod(map(int, numbers[3:6])), int(numbers[6]), 0, function.text, function.constants))
         self.tables[function.name] = self.tables[function.name] + table if function.name in self.tables else table
 
 
 @contextlib.contextmanager
-def counting(multiprocessors: int = FACTS["multiprocessors"]) -> Iterator[dict[str, Table]]:
+def counting(multiprocessors: int = FACTS["multiprocessors"], arch: int = 0) -> Iterator[dict[str, Table]]:
     """The counts of minidl's kernels that are launched within, by kernel. Arrays are moved there by `there`.
 
-    multiprocessors: of the GPU; some launchers share work by it. Raises RuntimeError without a C++ compiler.
+    multiprocessors: of the GPU; some launchers share work by it. arch: as `Kernel.run` takes it. Raises RuntimeError
+    without a C++ compiler.
 
         with counting() as tables:
             ops.max_pool2d(there(np.ones((1, 1, 8, 8), "float32")), 2)
         print(tables["max_pool2d"])
     """
     with tempfile.TemporaryDirectory(prefix="minidl-emulator-") as folder, \
-            (counter := Counter(Path(folder), multiprocessors)).running():
+            (counter := Counter(Path(folder), multiprocessors, arch)).running():
         yield counter.tables
 
 
@@ -330,17 +333,17 @@ def start(kernel: str, shapes: Sequence[tuple[int, ...]], dtype: DTypeLike = "fl
 
 
 def count(kernel: str, shapes: Sequence[tuple[int, ...]], dtype: DTypeLike = "float32", stride: int = 1,
-          padding: int = 0, window: int = 2, layout: str = "NCHW") -> Table:
+          padding: int = 0, window: int = 2, layout: str = "NCHW", arch: int = 0) -> Table:
     """What the accesses of one of minidl's kernels cost, launched by its own launcher on random numbers.
 
     shapes: of its inputs, such as x (n,c,h,w) and w (m,c,kh,kw) of a convolution; stride and padding are its; window:
     of a pooling, whose stride is the window's size unless it is given; layout: of a convolution's arrays, NCHW, NHWC or
-    CHWN, whose shapes are given as for NCHW.
+    CHWN, whose shapes are given as for NCHW; arch: as `Kernel.run` takes it.
 
     Raises ValueError for a kernel that is not known, or that these shapes do not launch, and RuntimeError without a
     C++ compiler.
     """
-    with counting() as tables:
+    with counting(arch=arch) as tables:
         takes = start(kernel, shapes, dtype, stride, padding, window, layout)
     if kernel not in tables:
         raise ValueError(f"emulator: {kernel} is not launched for {takes} of the shapes {list(shapes)}, but "

@@ -215,7 +215,7 @@ void watch_end() {
     regions.clear(), blocks.clear(), fenced.clear(), released.clear();
 }
 
-void watch_start(int finds, int counts) {
+void watch_start(int finds, Rules counts) {
     watch_end();
     finding = finds;
     start_counting(counts);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import math
 import os
 import shutil
@@ -20,7 +21,7 @@ import numpy as np
 from ...ops.common.sources import TYPES, parameters, struct
 from .. import source
 from . import BYTES, EDGE, Guarded, Memory, translated, watched, watcher
-from .counts import Table, counted, frames
+from .counts import Counted, Launch, Table, counted, frames, rules
 
 ORDERS = 4                                 # launches, each with another order of the threads
 STEPS = 10_000_000                         # basic blocks that a thread may enter before it is said not to end
@@ -106,6 +107,7 @@ class Kernel:
                              "__global__ void and not a template")
         self.name = name or names[0]
         given = {**read.types, **(constants or {})}                # a type may be one of them, as REAL
+        self._text, self._constants = read.text, tuple((constants or {}).items())
         self.parameters = [_parameter(self.name, name, str(given.get(c_type, c_type)), kind)
                            for name, c_type, kind in parameters(read.text, self.name) if name]
         self._atomics = "atomic" in read.text
@@ -143,22 +145,25 @@ class Kernel:
                 yield Symbol(name, dtype, constant, given, ctypes.addressof(memory), bytes(memory))
 
     def run(self, grid: Size, block: Size, arguments: Mapping[str, Any], *, shared: int = 0, seed: int = 1,
-            orders: int = ORDERS, steps: int = STEPS) -> Run:
+            orders: int = ORDERS, steps: int = STEPS, arch: int = 0) -> Run:
         """Launch it on copies of the arguments, once for each of some orders of threads.
 
         grid, block: ints, or up to three of them. arguments: by parameter a number, an array, or for an array whose
         values are not set its shape, or None for a null pointer; and by name what fills the file's __constant__ and
         __device__ memory. shared: bytes of dynamic shared memory. steps: of a thread, in basic blocks, after which it
-        is said not to end. The results, and what is printed, are those of the first order.
+        is said not to end. The results, and what is printed, are those of the first order. arch: a GPU's compute
+        capability, 90 for 9.0, by whose rules accesses are counted: those below 20 serve half of a warp at a time.
 
         Raises TypeError and ValueError for arguments that are not the kernel's, KeyboardInterrupt at Ctrl-C.
         """
-        launches, lines = [], None
+        launches, counts = [], Counted({}, False, {})
         self._watch.watch_steps(ctypes.c_longlong(steps))
         for i in range(orders):
             self._watch.set_quiet(int(i > 0))
-            launches.append(self._run(_three("grid", grid), _three("block", block), arguments, shared, seed + i, not i))
-            lines = lines if i else counted(self._watch, self._path, self.file.name)
+            launches.append(self._run(_three("grid", grid), _three("block", block), arguments, shared, seed + i,
+                                      0 if i else rules(arch)))
+            counts = counts if i else counted(self._watch, self._path, self.file.name,
+                                              functools.partial(self._place, self._arrays))
             if any(what == ENDLESS for what, _ in launches[-1][1]):
                 break
         self._watch.set_quiet(0)
@@ -177,11 +182,13 @@ class Kernel:
                 else:
                     faults.append(told)
         text = self.file.read_text(encoding="utf-8")
-        return Run(arrays, faults, Table(self.name, self.file.name, text, math.prod(_three("grid", grid)), lines or {},
-                                        lines is not None), notes)
+        launch = Launch(math.prod(_three("block", block)), shared, sum(size for *_, size in self._shared), self._text,
+                        self._constants)
+        return Run(arrays, faults, Table(self.name, self.file.name, text, math.prod(_three("grid", grid)), *counts,
+                                         launch), notes)
 
     def _run(self, grid: tuple[int, int, int], block: tuple[int, int, int], arguments: Mapping[str, Any], shared: int,
-             seed: int, counts: bool) -> tuple[dict[str, np.ndarray], dict[Any, str]]:
+             seed: int, counts: int) -> tuple[dict[str, np.ndarray], dict[Any, str]]:
         """The arrays after one launch, and its faults, one of each kind and place."""
         wrong = [*(f"{name} is missing" for name in (each.name for each in self.parameters) if name not in arguments),
                  *(f"{name} is not one of them" for name in arguments
@@ -192,7 +199,7 @@ class Kernel:
                                 for each in self.symbols.values())])
             raise ValueError(f"emulator: {self.name} has the parameters {told}, but {', '.join(wrong)}")
         memory, arrays, values = Guarded(), dict[str, Memory](), list[Any]()
-        self._watch.watch_start(1, int(counts))
+        self._watch.watch_start(1, counts)
         for each in self.parameters:
             given = arguments[each.name]
             if not each.array:
@@ -214,6 +221,7 @@ class Kernel:
             known = symbol.given or filled is not None
             self._watch.watch_array(ctypes.c_void_p(symbol.address), ctypes.c_size_t(len(symbol.start)),
                                     symbol.dtype.itemsize, int(known), int(symbol.constant))
+        self._arrays = arrays              # until the counts name what lies in them
         packed = (ctypes.c_void_p * len(values))(*(value.data for value in values))
         sys.stdout.flush()                 # before what the kernel prints
         message = self._library.run((ctypes.c_int * 8)(*grid, *block, shared, seed), packed)

@@ -347,9 +347,9 @@ class Methods(Conversions, Operators):
         """Standard deviation, over n - correction."""
         return statistics.std(self, axis=axis, keepdims=keepdims, correction=correction)
 
-    def norm(self: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def norm(self: Tensor, p: float = 2, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Euclidean norm."""
-        return statistics.norm(self, axis=axis, keepdims=keepdims)
+        return statistics.norm(self, p=p, axis=axis, keepdims=keepdims)
 
     def logsumexp(self: Tensor, axis: Axis, keepdims: bool = False) -> Tensor:
         """log(sum(exp(x))), without overflow."""
@@ -506,7 +506,7 @@ def _refused(name: str, sign: str) -> Callable[..., Any]:
     return operator
 
 
-_REDUCTIONS = {"min", "argmin", "amax", "amin", "var", "std", "any", "all", "prod", "cumsum", "norm"}
+_REDUCTIONS = {"min", "argmin", "amax", "amin", "var", "std", "any", "all", "prod", "cumsum"}
 
 
 def _method(name: str, method: Any) -> Any:

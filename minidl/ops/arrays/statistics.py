@@ -71,13 +71,17 @@ def std(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False, correction: 
     return y, lambda gy, need: (k.variance_grad_x(gy, x, y, center, axes, True, degrees),)
 
 
-@op(floating=True, by_place=0)
-def norm(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
+@op(floating=True)
+def norm(k, x: Tensor, *, p: float = 2, axis: Axis = None, keepdims: bool = False):
     """The Euclidean norm over the given axes (all by default): the root of the sum of squares. At 0 its gradient is 0.
+
+    p: 2, in the place where PyTorch has it. Raises ValueError for another.
 
     >>> norm(Tensor([3.0, 4.0])).item()
     5.0
     """
+    if p != 2:
+        raise ValueError(f"norm: p is {p!r} but must be 2, the Euclidean norm; an axis goes by name, axis=1")
     axes = _axes("norm", x.shape, axis)
     y = k.norm(x, axes, keepdims)
     return y, lambda gy, need: (k.norm_grad_x(gy, x, y, axes),)

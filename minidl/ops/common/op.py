@@ -19,6 +19,7 @@ R = TypeVar("R")
 OPS: dict[str, Callable[..., Tensor]] = {}     # every op of minidl by name; the tests demand a Case for each
 ALSO = {"dim": "axis", "keepdim": "keepdims", "kernel_size": "size", "unbiased": "correction", "ddof": "correction",
         "start_dim": "start", "min": "low", "max": "high"}             # what others call an option, and its name here
+FAMILIES = "minidl.ops.arrays.", "minidl.ops.layers.", "minidl.ops.losses."       # where those of minidl are
 NOT_COMPUTED = "eg"                        # float16 and longdouble, by their characters: Tensors only hold them
 
 
@@ -110,22 +111,34 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             raise _named(name, error, inputs) from error
         node = None
         if backward is not None and mode.grad and True in need:
-            node = Node(name, k, tuple(sources), tuple(need), backward)
+            node = Node(name, k, tuple(sources), tuple(need), backward, id(y))
         result = wrap(y, node)
         if view:
-            result.changed = next(t for t in inputs if isinstance(t, Tensor)).changed
-            if node is not None:
-                node.changed = result.changed
-        if not y.shape and len(held := {id(of): of for t in inputs if (of := weights_of(t)) is not None}) == 1:
-            result.weights, = held.values()    # one number that is computed of a weighted mean counts as that does
+            _share(result, inputs)
+        if not y.shape:
+            _weigh(result, inputs)
         return result
 
     call.__signature__ = signature.replace(parameters=parameters, return_annotation="Tensor")  # type: ignore[attr-defined]
     call.__annotations__["return"] = "Tensor"
     call.by_place = [*named][:by_place]    # type: ignore[attr-defined]  # options that may come by position
-    if body.__module__.startswith("minidl."):
+    if body.__module__.startswith(FAMILIES):
         OPS[name] = call
     return call
+
+
+def _share(result: Tensor, inputs: tuple[object, ...]) -> None:
+    """A change in place of the first input is one of the result, and of what the tape has of it."""
+    result.changed = next(t for t in inputs if isinstance(t, Tensor)).changed
+    if result.node is not None:
+        result.node.changed = result.changed
+
+
+def _weigh(result: Tensor, inputs: tuple[object, ...]) -> None:
+    """One number that is computed of a weighted mean counts as that does."""
+    held = {id(of): of for t in inputs if (of := weights_of(t)) is not None}
+    if len(held) == 1:
+        result.weights, = held.values()
 
 
 def _refuse(name: str, first: Array | None, parameters: list[inspect.Parameter], named: Container[str],

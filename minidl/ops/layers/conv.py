@@ -38,11 +38,13 @@ def conv2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: Pair = 1
     [[[[-1.0, -1.0]]]]
     """
     g = conv_geometry(x.shape, w.shape, None if b is None else b.shape, stride, padding, algorithm, groups, dilation)
-    if not (g.dense or as_one(g)):
-        return in_parts(k, x, w, b, g=g)
 
     def backward(gy, need):
         return (k.conv2d_grad_x(gy, w, g) if need[0] else None,
                 k.conv2d_grad_w(gy, x, g) if need[1] else None,
                 k.conv2d_grad_b(gy) if need[2] else None)
+    if not (g.dense or as_one(g)):
+        y, of_parts = in_parts(k, x, w, b, g=g)
+        of_parts.__wrapped__ = backward    # what it does, in whole convolutions: a second derivative reads that
+        return y, of_parts
     return k.conv2d(x, w, b, g), backward

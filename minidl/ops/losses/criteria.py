@@ -110,15 +110,22 @@ def _binary_cross_entropy_with_logits(k, x: Tensor, target: Tensor, pos_weight: 
         return y, lambda gy, need: (*of_pairs_backward(gy, need), None)
     axes = tuple(range(len(x.shape)))
     count = max(1, math.prod(x.shape))
-    small = k.softplus(k.neg(k.abs(x)))                # log(1 + e^-|x|), also where that is less than 1's rounding
-    no, yes = k.add(small, k.maximum(x, 0)), k.add(small, k.maximum(k.neg(x), 0))      # the loss for target 0 and 1
-    rest, weighted = k.sub(1, target), k.mul(target, pos_weight)
+
+    def losses():
+        """For target 0 and 1."""
+        small = k.softplus(k.neg(k.abs(x)))            # log(1 + e^-|x|), also where that is less than 1's rounding
+        return k.add(small, k.maximum(x, 0)), k.add(small, k.maximum(k.neg(x), 0))
 
     def backward(gy, need):
         gy = k.div(gy, count) if reduction == "mean" else gy
-        gx = k.sub(k.mul(rest, k.sigmoid(x)), k.mul(weighted, k.sigmoid(k.neg(x))))
-        return k.mul(gy, gx), k.mul(gy, k.sub(k.mul(yes, pos_weight), no)) if need[1] else None, None
-    y = k.add(k.mul(rest, no), k.mul(weighted, yes))
+        gx = k.sub(k.mul(k.sub(1, target), k.sigmoid(x)), k.mul(k.mul(target, pos_weight), k.sigmoid(k.neg(x))))
+        gt = None
+        if need[1]:
+            no, yes = losses()
+            gt = k.mul(gy, k.sub(k.mul(yes, pos_weight), no))
+        return k.mul(gy, gx), gt, None
+    no, yes = losses()
+    y = k.add(k.mul(k.sub(1, target), no), k.mul(k.mul(target, pos_weight), yes))
     if reduction != "none":
         y = k.sum(y, axes) if reduction == "sum" else k.mean(y, axes)
     return y, backward

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -191,6 +191,7 @@ def gpu() -> Iterator[Finding]:
     yield Finding("ok", f"CuPy {cupy.__version__}, {properties['name'].decode()}, compute capability "
                         f"{properties['major']}.{properties['minor']}, {properties['totalGlobalMem'] / 2**30:.0f} GiB, "
                         f"driver for CUDA {_cuda(cupy.cuda.runtime.driverGetVersion())}")
+    yield Finding("ok", described(properties))
     if (properties["major"], properties["minor"]) < (7, 5):
         yield Finding("lacks", "the kernels are compiled for compute capability 7.5 and newer", "use another GPU")
     yield Finding("ok", "NVRTC {}.{}".format(*cupy.cuda.nvrtc.getVersion()))
@@ -200,6 +201,16 @@ def gpu() -> Iterator[Finding]:
     right = ops.softmax(x, axis=1).sum().item()        # compiles a kernel and runs it
     yield Finding("ok" if abs(right - 1) < 1e-5 else "lacks", "a kernel is compiled and runs" if abs(right - 1) < 1e-5
                   else "a kernel gives a wrong result", "" if abs(right - 1) < 1e-5 else "update the driver and CuPy")
+
+
+def described(properties: Mapping[str, Any]) -> str:
+    """What a GPU's multiprocessors have, by CuPy's getDeviceProperties."""
+    each, threads = properties["multiProcessorCount"], properties["maxThreadsPerMultiProcessor"]
+    shared, of_block = (properties[name] / 1024 for name in ("sharedMemPerMultiprocessor", "sharedMemPerBlockOptin"))
+    return (f"{each} multiprocessors, each of {threads:,} threads ({each * threads:,} in all), "
+            f"{properties['regsPerMultiprocessor']:,} registers and {shared:.0f} KiB of shared memory, of which a "
+            f"block has at most {properties['maxThreadsPerBlock']:,} threads, {properties['regsPerBlock']:,} registers "
+            f"and {of_block:.0f} KiB; {properties['l2CacheSize'] / 2**20:.0f} MiB of second-level cache")
 
 
 def lacking_gpu() -> Finding | None:

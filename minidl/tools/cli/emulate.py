@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...lab.emulator.counts import Table
 from ...lab.emulator.watch import STEPS, Kernel, Parameter
+from ...lab.gpus import GPUS, report
 from ...ops.common.geometry.layouts import IMAGES
 from .common import Parser, complain, run, say
 
@@ -51,7 +54,13 @@ def main(argv: list[str] | None = None, prog: str = "minidl emulate") -> int:
     parser.add_argument("--steps", type=int, default=STEPS, help="of one thread, in basic blocks, after which it "
                         "is said not to end (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of random values and orders (default: %(default)s)")
-    parser.add_argument("--count", action="store_true", help="print the source with what each line's accesses cost")
+    parser.add_argument("--count", action="store_true", help="print the source with what each line costs")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page that needs no network: the source with "
+                        "its counts in colour, faults at their lines, and pictures of what the lanes of a warp ask for")
+    parser.add_argument("--arch", type=int, choices=sorted(GPUS), default=0, metavar="N", help="a GPU's compute "
+                        f"capability, {', '.join(f'{n} ({gpu.name})' for n, gpu in GPUS.items())}: what of its "
+                        "multiprocessors the kernel takes, and whether its arithmetic or its memory limits; 13 counts "
+                        "as GPUs of 2009 do, in halves of warps and 16 banks. Implies --count")
     own = parser.add_argument_group("of minidl's own kernels")
     own.add_argument("--shape", type=shapes, default=[], metavar="AxB,CxD", help="of each input: x and w of a "
                      "convolution, 4x6x28x28,16x6x5x5")
@@ -66,6 +75,8 @@ def main(argv: list[str] | None = None, prog: str = "minidl emulate") -> int:
 
 def command(args: argparse.Namespace) -> int:
     """Run it and print."""
+    if args.html and (args.html.is_dir() or not args.html.parent.is_dir()):
+        raise ValueError(f"--html is {args.html}, which is not a file in a folder that is there; name one, kernel.html")
     if not args.file.endswith(".cu") and not Path(args.file).exists():
         return own_kernel(args)
     if args.shape:
@@ -80,15 +91,16 @@ def command(args: argparse.Namespace) -> int:
     arguments = {}
     for name, text in map(pair, args.args):
         arguments[name] = value(parameters[name], text, args.seed) if name in parameters else text
-    done = kernel.run(args.grid, args.block, arguments, shared=args.shared, seed=args.seed,
-                      steps=args.steps)
+    done = kernel.run(args.grid, args.block, arguments, shared=args.shared, seed=args.seed, steps=args.steps,
+                      arch=args.arch)
     for name, array in done.arrays.items():
         held = kernel.symbols.get(name)
         if parameters[name].written and not (held and held.start == array.tobytes()):
             with np.printoptions(threshold=64, edgeitems=4, linewidth=100, precision=6, suppress=True):
                 say(f"{name} {array.dtype} {array.shape}\n{array}")
-    if args.count:
-        say(f"{done.counts}\n")
+    if args.count or args.arch:
+        tell(done.counts, args.arch)
+    draw(args, done.counts, done.faults)
     for fault in (*done.notes, *done.faults):
         complain(fault)
     if not done.faults:
@@ -103,9 +115,25 @@ def own_kernel(args: argparse.Namespace) -> int:
                          "launcher makes the rest; leave out --args, --define, --shared and --kernel")
     from ...lab.emulator.own import count
 
-    say(str(count(args.file, args.shape, args.dtype, layout=args.layout,
-                  **{name: getattr(args, name) for name in OPTIONS})))
+    table = count(args.file, args.shape, args.dtype, layout=args.layout, arch=args.arch,
+                  **{name: getattr(args, name) for name in OPTIONS})
+    tell(table, args.arch)
+    draw(args, table, ())
     return 0
+
+
+def tell(table: Table, arch: int) -> None:
+    """Print what a kernel costs, and what it takes of a GPU."""
+    say("\n".join([f"{table}", *(report(table, arch) if arch else ()), ""]))
+
+
+def draw(args: argparse.Namespace, table: Table, faults: Sequence[str]) -> None:
+    """Write the page that was asked for."""
+    if args.html:
+        from ..plot.figures import write
+        from ..plot.kernel import kernel_page
+
+        say(str(write(args.html, kernel_page(table, faults, args.arch).encode())))
 
 
 def shapes(text: str) -> list[tuple[int, ...]]:

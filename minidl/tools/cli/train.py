@@ -194,7 +194,7 @@ def list_models() -> None:
     for model in zoo.MODELS.values():
         say(f"{model.name:15} {model.summary}\n{'':15} {_listed(model.recipe)}")
         for option, recipe in model.of_options.items():
-            say(f"{'':15} with --option {option}=true: {_listed(recipe)}")
+            say(f"{'':15} with --option {option}: {_listed(recipe)}")
 
 
 def _listed(recipe: zoo.Recipe) -> str:

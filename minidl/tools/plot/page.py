@@ -160,6 +160,11 @@ th, td { text-align: left; vertical-align: top; padding: 4px 8px 4px 0; border-t
 .numbers th, .numbers td { text-align: right; white-space: nowrap; padding: 4px 8px }
 .numbers th:first-child, .numbers td:first-child { text-align: left; white-space: pre }
 .best td { font-weight: 600 }
+.source td, .source th { border: 0; padding: 0 8px; text-align: right; white-space: pre }
+.source th { text-align: center } .source td { font: 13px/1.5 ui-monospace, monospace }
+.source .code { text-align: left; white-space: pre-wrap; min-width: clamp(30ch, 55vw, 72ch) }
+.source .fault .code { color: var(--s5); font-weight: 600 }
+.moved { fill: var(--line) }
 @media print { body { background: none } main { max-width: none; padding: 0 } .scroll { overflow: visible }
                .cards { grid-template-columns: 1fr 1fr } section, li, .small > div { break-inside: avoid }
                .wide { break-inside: auto } h2, h3 { break-after: avoid }
@@ -222,7 +227,7 @@ def document(title: str, sections: Iterable[tuple[str, str, str]], notes: Iterab
     """A page of sections (title, HTML, class), of which those without content are left out."""
     title = escape(short(title, MAX_SHOWN))
     return PAGE.substitute(
-        title=title, light=_colours(LIGHT, 0), dark=_colours(DARK, 1),
+        title=title, light=variables(LIGHT, 0), dark=variables(DARK, 1),
         colours="\n".join(f".{name} {{ stroke: var(--{name}); color: var(--{name}) }} .area.{name} {{ fill: "
                           f"var(--{name}) }}" for name in (*(f"s{i}" for i in range(MAX_SERIES)), "train", "test",
                                                             "own")),
@@ -233,7 +238,7 @@ def document(title: str, sections: Iterable[tuple[str, str, str]], notes: Iterab
                            for name, content, kind in sections if content))
 
 
-def _colours(theme: Theme, column: int) -> str:
+def variables(theme: Theme, column: int) -> str:
     """The page's variables of a theme."""
     named = {"ink": theme.ink, "faint": theme.faint, "line": theme.line, "paper": theme.paper,
              "train": theme.series["train"], "test": theme.series["test"], "own": theme.series[""],
@@ -463,7 +468,7 @@ def _profile(found: Mapping[str, Any]) -> str:
 
     table = _numbers(HEAD, cells(found["rows"], found["limits"]))
     return f'<p class="faint">{escape(short(found["title"], MAX_SHOWN))}</p>' + (
-        table if len(found["rows"]) <= 2 * MAX_OPEN else _folded(f'{len(found["rows"])} calls', table))
+        table if len(found["rows"]) <= 2 * MAX_OPEN else folded(f'{len(found["rows"])} calls', table))
 
 
 # ---------------------------------------------------------------- answers
@@ -515,7 +520,7 @@ def _classes(answers: Answers | None) -> str:
               share(2 * right[i], true[i] + called[i])] for i, name in enumerate(answers.classes)]
     lines.append(["all", f"{true.sum():,}", "", share(right.sum(), true.sum()), ""])
     table = _numbers(["class", answers.items, "precision (%)", "recall (%)", "F1 (%)"], lines)
-    return table if len(lines) <= 2 * MAX_NAMED_CLASSES else _folded(f"{len(lines) - 1} classes", table)
+    return table if len(lines) <= 2 * MAX_NAMED_CLASSES else folded(f"{len(lines) - 1} classes", table)
 
 
 def _scatter(numbers: Numbers | None) -> str:
@@ -555,11 +560,12 @@ def _settings(settings: Mapping[str, Any]) -> str:
     given = {name: value for name, value in settings.items() if not any(value is each or (
         type(value) is type(each) and value == each) for each in NOT_GIVEN)}
     rest = {name: value for name, value in settings.items() if name not in given}
-    return _table(given) + (_folded(f"{len(rest)} more, which were not given", _table(rest)) if rest else "")
+    return _table(given) + (folded(f"{len(rest)} more, which were not given", _table(rest)) if rest else "")
 
 
-def _folded(title: str, content: str) -> str:
-    return f"<details><summary>{title}</summary>{content}</details>"
+def folded(title: str, content: str, is_open: bool = False) -> str:
+    """What is seen when its title is clicked."""
+    return f"<details{' open' * is_open}><summary>{title}</summary>{content}</details>"
 
 
 def _table(facts: Mapping[str, Any]) -> str:
@@ -627,4 +633,4 @@ def _epochs(run: Run) -> str:
     lines = [[f"{v:.5g}" if is_number(v := epoch.get(name)) else "" for name in names] for epoch in run.metrics]
     found = best(run)
     table = _numbers([name.replace("_", " ") for name in names], lines, found[0] if found else -1)
-    return "" if not lines else table if len(lines) <= MAX_OPEN else _folded(f"{len(lines)} epochs", table)
+    return "" if not lines else table if len(lines) <= MAX_OPEN else folded(f"{len(lines)} epochs", table)

@@ -121,6 +121,29 @@ def ridges(rows: Sequence[tuple[str, Sequence[int], float, float]], x_label: str
     return _figure("".join(parts), [], y_label)
 
 
+def roofline(flop: float, moved: float, points: Sequence[tuple[str, float, float]]) -> str:
+    """A figure of a machine's limit, of so many FLOP and bytes per second; and points: name, FLOP per byte, FLOP/s."""
+    across = Axis(min([0.1, *(x / 2 for _, x, _ in points)]), max([100, *(4 * x for _, x, _ in points)]), LEFT, RIGHT,
+                  log=True)
+    low = 10 ** across.low
+    up = Axis(min([low * moved, *(y / 2 for *_, y in points)]) / 1e12, 1.5 * flop / 1e12, BOTTOM, TOP, log=True)
+    ridge = across.place(flop / moved)
+    parts = [*_axes(across, up, "FLOP per byte", "TFLOP/s"),
+             f'<path class="line own" d="M{LEFT} {up.place(low * moved / 1e12):.1f}L{ridge:.1f} '
+             f'{up.place(flop / 1e12):.1f}H{RIGHT}"/><path class="mark" d="M{ridge:.1f} {BOTTOM}V'
+             f'{up.place(flop / 1e12):.1f}"/><text class="mark" x="{RIGHT}" y="{up.place(flop / 1e12) - 5:.1f}" '
+             f'text-anchor="end">{flop / 1e12:.3g} TFLOP/s</text><text class="mark" x="{(LEFT + ridge) / 2 - 8:.1f}" '
+             f'y="{(up.place(low * moved / 1e12) + up.place(flop / 1e12)) / 2:.1f}" text-anchor="end">'
+             f'{moved / 1e9:,.0f} GB/s</text>']
+    for i, (name, x, y) in enumerate(points):                  # names on both sides in turn
+        at = across.place(x)
+        anchor, beside = ("end", -7) if i % 2 or at > (LEFT + 2 * RIGHT) / 3 else ("start", 7)
+        parts.append(f'<path class="line dots test" d="M{at:.1f} {up.place(y / 1e12):.1f}h0"/><text '
+                     f'x="{at + beside:.1f}" y="{up.place(y / 1e12) + 4:.1f}" text-anchor="{anchor}">'
+                     f'{escape(name)}</text>')
+    return _figure("".join(parts), [], "roofline")
+
+
 # ---------------------------------------------------------------- axes
 class Axis:
     """From values to places on the page. room: what is left free at both ends, as a share.
