@@ -332,7 +332,8 @@ def test_sums_by_atomics_are_noted_and_no_fault(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(("text", "line"), [
     ("__global__ void k(int* y) {\n    while (y[0] == 0) {}\n}", 2),
     ("__device__ int lock = 1;\n__global__ void k(int* y) {\n    while (atomicCAS(&lock, 0, 1)) ;\n    y[0]++;\n}", 3),
-    ("__global__ void k(int* y) {\n    for (;;)\n        __syncthreads();\n}", 3)])
+    ("__global__ void k(int* y) {\n    for (;;)\n        __syncthreads();\n}", 3),
+    ("__global__ void k(int* y) {\n    if (threadIdx.x == 3) while (1) {}\n}", 2)])
 def test_an_endless_loop_ends_with_its_line(text: str, line: int) -> None:
     Path("k.cu").write_text(text)
     (fault,) = Kernel("k.cu").run(1, 32, {"y": np.zeros(2, np.int32)}, steps=10_000).faults

@@ -47,6 +47,7 @@ void (*body)(void**);
 void** given;
 void (*stood_still)(int warp);                           // if set, called whenever no thread of a warp can go on
 char message[256];
+volatile bool running;                                   // a thread, not the scheduler
 bool quiet;                                              // what a kernel prints is left out
 volatile sig_atomic_t interrupted;                       // by Ctrl-C, while a grid runs
 struct sigaction before;                                 // what is done then else
@@ -216,7 +217,9 @@ void run_warp(std::vector<int>& warp, std::mt19937& random) {
             if (threads[i].state != READY) continue;
             current = i;
             threadIdx = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
+            running = true;
             swapcontext(&scheduler, &threads[i].context);
+            running = false;
             ran = true;
         }
         if (ran && stood_still) stood_still(warp[0] / WARP);

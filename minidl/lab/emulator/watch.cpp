@@ -10,6 +10,8 @@
 // that takes too many steps ends, and with it all others; so does all at Ctrl-C.
 #include <dlfcn.h>
 #include <link.h>
+#include <pthread.h>
+#include <sys/time.h>
 
 #include "scheduler.cpp"
 
@@ -46,7 +48,7 @@ std::vector<char> fenced, released;                      // of each block: it ma
 bool acquired;                                           // this block made an atomic
 bool finding;                                            // faults are looked for
 bool ends;                                               // each thread at its next step
-long long most_steps;                                    // of one thread, in basic blocks; 0: any number
+long long most_steps;                                    // of one thread, in basic blocks
 
 size_t offset(void* instruction) {
     Dl_info info;
@@ -63,11 +65,13 @@ void report(What what, const void* at, int size, bool writes, const Access& now,
                          {there.x, there.y, there.z}, at, line, other_line};
 }
 
+volatile long long seen, seen_before;                    // steps and accesses of all threads; those at the last tick
+pthread_t runner;                                        // the process's thread that runs the grid
+
 void follow_block();
 
-void take_step(void* from) {
-    Thread& me = threads[current];
-    if (!stacks || (!interrupted && !ends && (!most_steps || ++me.steps <= most_steps))) return;
+// A thread does not go on, and no other will.
+void end_all(void* from) {
     if (!interrupted && !ends) {
         follow_block();
         report(ENDLESS, nullptr, 0, false, {from, current, block}, false, {});
@@ -75,6 +79,41 @@ void take_step(void* from) {
     ends = true;
     see(false, "a thread does not end");
     wait(DONE);                                          // nothing continues this thread
+}
+
+void take_step(void* from) {
+    ++seen;
+    if (!stacks) return;
+    Thread& me = threads[current];
+    if (interrupted || ends || (finding && ++me.steps > most_steps)) end_all(from);
+}
+
+// Once per second of processor time. The compiler tells of no step of an empty loop: a thread of which nothing was seen
+// is in one. What it interrupts is the kernel's code, or a function that it calls, so that the scheduler can go on.
+void tick(int number, siginfo_t*, void* context) {
+    if (!pthread_equal(pthread_self(), runner)) {        // another thread of the process got it
+        pthread_kill(runner, number);
+        return;
+    }
+    if (!running || seen != seen_before) {
+        seen_before = seen;
+        return;
+    }
+#ifdef __x86_64__
+    auto at = (char*)((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP];
+#else
+    auto at = (char*)((ucontext_t*)context)->uc_mcontext.pc;
+#endif
+    end_all(at + 1);
+}
+
+void set_ticks(int seconds) {
+    struct sigaction ours {};
+    ours.sa_sigaction = tick;
+    ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART;
+    if (seconds) sigaction(SIGVTALRM, &ours, nullptr);
+    itimerval every = {{seconds, 0}, {seconds, 0}};
+    setitimer(ITIMER_VIRTUAL, &every, nullptr);
 }
 }  // namespace
 
@@ -102,6 +141,7 @@ bool race(const Access& before, const Access& now) {
 
 // unit: the most bytes that one instruction takes of it.
 void look(const void* address, int size, int unit, bool writes, bool atomic, void* from) {
+    ++seen;
     if (regions.empty()) return;                         // no launch: a library sets its own values as it is loaded
     auto at = (const unsigned char*)address;
     auto mine = stacks.get() + (size_t)current * STACK;
@@ -171,6 +211,7 @@ extern "C" {
 void watch_end() {
     found = 0;
     acquired = ends = false;
+    set_ticks(0);
     regions.clear(), blocks.clear(), fenced.clear(), released.clear();
 }
 
@@ -188,6 +229,8 @@ void watch_array(const unsigned char* start, size_t size, int unit, int set, int
 
 // Its own shared arrays lie between two guards; kernel: any address in its library.
 void watch_launch(const unsigned char* shared, const unsigned char* shared_end, int dynamic, void* kernel) {
+    runner = pthread_self();
+    set_ticks(1);
     add(shared + GUARD, shared_end - GUARD, SHARED);
     add(shared, shared_end, FORBIDDEN);
     add(dynamic_shared, dynamic_shared + dynamic, SHARED);

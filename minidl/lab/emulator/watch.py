@@ -216,12 +216,12 @@ class Kernel:
             self._watch.watch_array(ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes),
                                     each.dtype.itemsize, int(not isinstance(given, tuple)), 0)
             values.append(np.array([array.ctypes.data], np.uint64).ctypes)
-        self._arrays = arrays              # until the counts name what lies in them
         for symbol in self.symbols.values():
             symbol.fill(filled := arguments.get(symbol.name))
             known = symbol.given or filled is not None
             self._watch.watch_array(ctypes.c_void_p(symbol.address), ctypes.c_size_t(len(symbol.start)),
                                     symbol.dtype.itemsize, int(known), int(symbol.constant))
+        self._arrays = arrays              # until the counts name what lies in them
         packed = (ctypes.c_void_p * len(values))(*(value.data for value in values))
         sys.stdout.flush()                 # before what the kernel prints
         message = self._library.run((ctypes.c_int * 8)(*grid, *block, shared, seed), packed)
