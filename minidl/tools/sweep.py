@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from multiprocessing import connection
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,8 +87,8 @@ def text(value: object) -> Any:
 
 
 # ---------------------------------------------------------------- the nets of a folder
-def trained(nets: Sequence[Net], job: Job, workers: int, threads: int, *, facts: Mapping[str, Any], resume: bool = False,
-            progress: bool = True, say: Callable[[str], object] | None = show) -> Sweep:
+def trained(nets: Sequence[Net], job: Job, workers: int, threads: int, *, facts: Mapping[str, Any],
+            resume: bool = False, progress: bool = True, say: Callable[[str], object] | None = show) -> Sweep:
     """Train what is not trained yet, and write sweep.jsonl and sweep.html.
 
     workers: processes, which share the CPU threads; 0: one net after another in this one. facts: what sweep.json says
@@ -118,7 +119,7 @@ def trained(nets: Sequence[Net], job: Job, workers: int, threads: int, *, facts:
                 _in_processes(todo, packed, min(workers, len(todo)), threads, done, bar.look)
             else:
                 for net in todo:
-                    done(net, *_train(job, net, lambda line, net=net: (print(line), bar.look([net]))))
+                    done(net, *_train(job, net, bar))
         finally:
             bar.progress.close()
         found = Sweep(job.folder, sorted(rows.values(), key=lambda row: (row["state"] != "finished", place(row))))
@@ -128,17 +129,20 @@ def trained(nets: Sequence[Net], job: Job, workers: int, threads: int, *, facts:
 
 def _begun(nets: Sequence[Net], folder: Path, facts: Mapping[str, Any], resume: bool) -> dict[str, tuple[str, str]]:
     """Make the folder, or see that it is of these nets. Returns the state of those that are done, and why."""
-    told = json.loads(json.dumps([{name: text(value) for name, value in net.settings.items()} for net in nets]))
+    told = json.dumps({**facts, "nets": [{name: text(value) for name, value in net.settings.items()} for net in nets]},
+                      indent=2)
     if not (folder / FILE).exists():
         folder.mkdir(parents=True, exist_ok=True)
-        write(folder / FILE, (json.dumps({**facts, "nets": told}, indent=2) + "\n").encode())
+        write(folder / FILE, f"{told}\n".encode())
         return {}
     if not resume:
         raise ValueError(f"sweep: {folder} holds a sweep already; go on with it by --resume {folder}, in Python by "
                          "resume=True, or name another folder")
-    if (there := read_config(folder / FILE).get("nets")) != told:
-        raise ValueError(f"sweep: {folder} has {len(there or ())} nets of other settings, not these {len(nets)}; name "
-                         "another folder, or give the settings that it began with")
+    there, here = read_config(folder / FILE), json.loads(told)
+    if wrong := [f"{name} {short(there.get(name), 120)} there but {short(here[name], 120)} here" for name in here
+                 if there.get(name) != here[name]]:
+        raise ValueError(f"sweep: {folder} has other nets: {'; '.join(wrong)}; name another folder, or give the "
+                         "settings that it began with")
     rows = read_metrics(folder, ROWS) if (folder / ROWS).exists() else []
     kept = {row["net"]: ("diverged", row["why"]) for row in rows if row["state"] == "diverged"}
     return kept | {net.name: ("finished", "") for net in nets if (folder / net.name / "weights.h5").exists()}
@@ -174,8 +178,13 @@ class _Bar:
         self.seen = epochs
 
 
-def _train(job: Job, net: Net, told: Callable[[str], object] = print) -> tuple[str, str]:
+def _train(job: Job, net: Net, bar: _Bar | None = None) -> tuple[str, str]:
     """Train a net, whose lines go to a file of its own. Returns its state, and why it failed."""
+    def told(line: str) -> None:
+        print(line)
+        if bar:
+            bar.look([net])
+
     with (open(job.folder / f"{net.name}.log", "a", encoding="utf-8", buffering=1) as log, redirect_stdout(log),
           redirect_stderr(log)):
         try:
@@ -209,9 +218,8 @@ def _in_processes(todo: Sequence[Net], packed: bytes, workers: int, threads: int
 
     def begin() -> None:
         here, there = context.Pipe()
-        process = context.Process(target=_serve, args=(there, packed, max(1, threads // workers), sys.orig_argv),
-                                  daemon=True)
-        process.start()
+        process = context.Process(target=_serve, args=(there, max(1, threads // workers), sys.orig_argv), daemon=True)
+        process.start()                    # which never returns for a process that dies before it has read large args
         there.close()
         running[here] = process, None
 
@@ -219,10 +227,13 @@ def _in_processes(todo: Sequence[Net], packed: bytes, workers: int, threads: int
         for _ in range(workers):
             begin()
         while running:
-            for here in connection.wait(list(running), PAUSE):
+            ready: list[Any] = connection.wait(list(running), PAUSE)
+            for here in ready:
                 process, net = running[here]
                 try:
-                    answer = here.recv()   # type: ignore[union-attr]
+                    if (answer := here.recv()) == "ready":
+                        here.send_bytes(packed)
+                        continue
                 except (EOFError, OSError):
                     process.join()
                     if net is None:
@@ -239,10 +250,11 @@ def _in_processes(todo: Sequence[Net], packed: bytes, workers: int, threads: int
                     done(net, *answer)
                 if queue:
                     running[here] = process, queue.popleft()
-                    here.send(running[here][1])        # type: ignore[union-attr]
+                    with suppress(OSError):            # it has just ended: the next look finds that
+                        here.send(running[here][1])
                 else:
                     del running[here]
-                    here.close()           # type: ignore[union-attr]
+                    here.close()
                     process.join()
             look([net for _, net in running.values() if net is not None])
     except BaseException:
@@ -253,15 +265,16 @@ def _in_processes(todo: Sequence[Net], packed: bytes, workers: int, threads: int
         raise
 
 
-def _serve(parent: Any, packed: bytes, threads: int, command: list[str]) -> None:
+def _serve(parent: Any, threads: int, command: list[str]) -> None:
     """A process: train the nets that it is sent, until there are no more, or nobody who sends them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)       # Ctrl-C reaches the first process, which ends the others
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["MINIDL_NUM_THREADS"] = str(threads)
     parallel.threads.cache_clear()
     sys.orig_argv[:] = command             # what a run's record says of how it began
-    job = pickle.loads(packed)
     parent.send("ready")
+    job = pickle.loads(parent.recv_bytes())
+    parent.send("has the job")
     with suppress(EOFError, KeyboardInterrupt):
         while True:
             parent.send(_train(job, parent.recv()))
@@ -296,7 +309,7 @@ class Sweep:
     def _cells(self) -> tuple[list[str], list[list[str]]]:
         names = list(self.rows[0]["settings"])
         more = ["best", "of", "epoch", "epochs", "seconds", "state"]
-        return [*names, *more], [[short(shown(value), 60) for value in (
+        return [*names, *more], [[short(shown(value), 120) for value in (
             *map(row["settings"].get, names), *map(row.get, more[:-1]),
             ": ".join(filter(None, (row["state"], row["why"]))))] for row in self.rows]
 
@@ -309,9 +322,9 @@ class Sweep:
                 rest = {name: value for name, value in row["settings"].items() if name not in REPEATS}
                 groups.setdefault(json.dumps(rest), []).append(row)
         found = []
-        for rest, rows in groups.items():
+        for told, rows in groups.items():
             values = [row["best"] for row in rows]
-            found.append({"settings": json.loads(rest), "nets": len(rows), "mean": math.fsum(values) / len(values),
+            found.append({"settings": json.loads(told), "nets": len(rows), "mean": math.fsum(values) / len(values),
                           "lowest": min(values), "highest": max(values), "of": rows[0]["of"]})
         return sorted(found, key=lambda each: place({"best": each["mean"], "of": each["of"]}))
 
@@ -344,17 +357,19 @@ class Sweep:
                 values.sort()
             reached = [[row["best"] for row in rows if row["settings"][name] == value] for value in values]
             if len(values) > 1:
-                lines = [series(which, f"s{i}", range(len(values)), [function(each) for each in reached])
-                         for i, (which, function) in enumerate({"highest": max, "mean": np.mean, "lowest": min}.items())
-                         if which == "mean" or max(map(len, reached)) > 1]
+                drawn = {"highest": [*map(max, reached)], "mean": [*map(np.mean, reached)],
+                         "lowest": [*map(min, reached)]}
+                lines = [series(which, f"s{i}", range(len(values)), each) for i, (which, each) in
+                         enumerate(drawn.items()) if which == "mean" or max(map(len, reached)) > 1]
                 sections.append((name, chart(lines, name, rows[0]["of"].replace("_", " "),
                                              names=[shown(value) for value in values]), ""))
         return document(self.folder.name, sections)
 
     def ensemble(self, k: int | None = None) -> nn.Module:
-        """The best k nets, or all that finished, as one in evaluation mode. Of classifiers its outputs are the logarithm
-        of the mean of the probabilities, which a loss and `evaluate` take as logits and whose softmax is that mean; of
-        other nets, the mean of the outputs. Raises ValueError for a k that is not from 1 to the nets that finished."""
+        """The best k nets, or all that finished, as one in evaluation mode. Of classifiers its outputs are the
+        logarithm of the mean of the probabilities, which a loss and `evaluate` take as logits and whose softmax is that
+        mean; of other nets, the mean of the outputs. Raises ValueError for a k that is not from 1 to the nets that
+        finished."""
         rows = [row for row in self.rows if row["state"] == "finished"]
         k = len(rows) if k is None else k
         if not (type(k) is int and 0 < k <= len(rows)):
@@ -389,14 +404,15 @@ def sweep(build: Any, data: Any, *, epochs: Any, fold: int | None = None, batch_
     `data.DataLoader` takes it; with fold=k one of them, of which k nets hold out a part each, as their test set. What
     can be a list: epochs, batch_size, seed, optimizer (a name of optim.OPTIMIZERS), schedule (a name of
     optim.SCHEDULES, or as `fit` takes it), the optimizer's numbers (lr, momentum, ...), and the options of build.
-    Those that the data decide (in_channels, image_size, in_features, classes) it is given if it has them, and images and
-    tables are normalised, as `minidl train` does it.
+    Those that the data decide (in_channels, image_size, in_features, classes) it is given if it has them, and images
+    and tables are normalised, as `minidl train` does it.
 
     loss: as `fit` takes it, else the net's own method, else the cross entropy. metrics: as `fit` takes them.
-    callbacks(net, optimizer, folder): what `fit` takes as callbacks. loader: more arguments for both loaders.
+    callbacks(net, optimizer, folder): what `fit` takes as callbacks. loader: more arguments for both loaders;
+    augment and drop_last are the training's.
 
-    folder: a new one, in which each net has its run folder; by default it is in runs/. resume: go on with the sweep that
-    is there, if one is. workers: processes; by default one for each CPU thread, and one on a GPU; 0: none. What a
+    folder: a new one, in which each net has its run folder; by default it is in runs/. resume: go on with the sweep
+    that is there, if one is. workers: processes; by default one for each CPU thread, and one on a GPU; 0: none. What a
     process cannot be sent, such as a lambda, is trained in this one. Each net has the bits that it has alone.
 
     Raises ValueError for settings that neither the optimizer nor build has, and for a folder that holds another sweep.
@@ -412,12 +428,14 @@ def sweep(build: Any, data: Any, *, epochs: Any, fold: int | None = None, batch_
     (4, ['fold', 'lr'], (3, 10))
     """
     given = {"epochs": epochs, "batch_size": batch_size, "optimizer": optimizer, "schedule": schedule, **settings,
-             "seed": seed, **({} if fold is None else {"fold": range(fold)})}
+             "seed": seed, **({"fold": range(fold)} if type(fold) is int else {})}
     lists = {name: value.tolist() if isinstance(value, np.ndarray) else list(value) for name, value in given.items()
              if isinstance(value, (list, range, np.ndarray))}
     fixed = {name: value for name, value in given.items() if name not in lists}
+    if fold is not None and (type(fold) is not int or fold < 2):
+        raise ValueError(f"sweep: fold is {fold!r} but must be an int of at least 2, the parts of the data")
     if empty := [name for name, value in lists.items() if not value]:
-        raise ValueError(f"sweep: {empty[0]} has no values; give at least 1{', for fold 2' * (empty[0] == 'fold')}")
+        raise ValueError(f"sweep: {empty[0]} has no values; give at least 1")
     if fold is None and not (isinstance(data, (tuple, list)) and len(data) == 2):
         raise ValueError(f"sweep: data is a {type(data).__name__} but must be (train, test), or one data set with "
                          "fold=k, which holds out a part")
@@ -430,7 +448,8 @@ def sweep(build: Any, data: Any, *, epochs: Any, fold: int | None = None, batch_
     place_ = Path(folder) if folder is not None else new_folder(model.name)
     shared = {"build": build, "data": data, "fold": fold, "fixed": fixed, "loss": loss, "metrics": metrics,
               "callbacks": callbacks, "loader": dict(loader or {}), "device": where}
-    found = trained(nets, Job(place_, _fit, shared), most, threads, facts={"program": True}, resume=resume,
+    facts = {"program": True, "model": model.name, "fixed": {name: text(value) for name, value in fixed.items()}}
+    found = trained(nets, Job(place_, _fit, shared), most, threads, facts=facts, resume=resume,
                     progress=progress, say=say)
     found.build = None if isinstance(build, str) and build in zoo.MODELS else build
     return found
@@ -468,7 +487,7 @@ def _parts(data: Any, fold: int, part: int) -> Iterator[Any]:
     count = len(data[0] if isinstance(data, tuple) else next(iter(data.values())) if isinstance(data, dict) else data)
     parts = np.array_split(np.random.Generator(np.random.Philox(0)).permutation(count), fold)
     for indices in (np.concatenate([each for i, each in enumerate(parts) if i != part]), parts[part]):
-        yield (data[indices] if kind else mapped(lambda array, at=indices: np.asarray(array)[at], data)
+        yield (data[indices] if kind else mapped(itemgetter(indices), mapped(np.asarray, data))
                if isinstance(data, (tuple, dict)) else Subset(data, indices))
 
 
@@ -485,9 +504,9 @@ def _fit(shared: dict[str, Any], net: Net, path: Path, told: Callable[[str], obj
         options = {**model.of_data(shape, len(train.classes)), **options}
         extra = train.preprocessing(shape)
     extra |= {"device": shared["device"], **shared["loader"]}
-    augment = extra.pop("augment", None)
-    loaders = (DataLoader(train, settings["batch_size"], seed=settings["seed"], augment=augment, **extra),
-               DataLoader(test, 500, shuffle=False, **extra))
+    loaders = (DataLoader(train, settings["batch_size"], seed=settings["seed"], **extra),
+               DataLoader(test, 500, shuffle=False, **{name: value for name, value in extra.items()
+                                                       if name not in ("augment", "drop_last")}))
     minidl.manual_seed(settings["seed"])
     model_ = model.build(**options).to(shared["device"])
     make, schedule = optim.OPTIMIZERS[settings["optimizer"]][0], settings["schedule"]

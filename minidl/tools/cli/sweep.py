@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from minidl import distributed, zoo
-from minidl.core import device
 from minidl.ops.cpu import parallel
 from minidl.tools import sweep as nets_of
 from minidl.training import read_config
@@ -20,7 +19,8 @@ from minidl.zoo.own import is_code
 from . import train
 from .common import Parser, say, typed, warned
 
-OF_RESUME = ("data_dir", "debug", "model", "no_progress", "plugin", "resume", "threads", "workers")    # may be beside it
+OF_RESUME = ("data_dir", "debug", "model", "no_progress", "plugin", "resume", "threads", "workers")
+OF_PROCESS = ("plugin", "threads")         # what a sweep that goes on is told again
 FORMS = "A:B:N or A:B:N:log (N numbers from A to B), A:B (ints from A to below B), or V|V|V"
 
 
@@ -28,8 +28,8 @@ def names() -> list[str]:
     """The flags that can be swept."""
     p = Parser(add_help=False)
     train._of_training(p)
-    return [action.dest.replace("_", "-") for action in p._actions if not action.option_strings[0].endswith("-rank")] + [
-        "seed", "limit-train", "precision"]
+    flags = [action.option_strings[0][2:] for action in p._actions]
+    return [flag for flag in (*flags, "seed", "limit-train", "precision") if not flag.endswith("-rank")]
 
 
 def values_of(spec: str) -> dict[str, list[Any]]:
@@ -73,17 +73,16 @@ def _values(name: str, text: str) -> list[Any]:
         if not found:
             raise ValueError
     except (TypeError, ValueError):
-        raise ValueError(f"--sweep: {name}={text} cannot be read; write {name}={FORMS}, with N of at least 2, and A and "
-                         "B above 0 for log") from None
+        raise ValueError(f"--sweep: {name}={text} cannot be read; write {name}={FORMS}, with N of at least 2, and A "
+                         "and B above 0 for log") from None
     return found
 
 
 def _number(text: str) -> Any:
-    """The number that prints as this text, else the text."""
-    for kind in (int, float):
+    """The number that a text is, else the text."""
+    for kind in (int, float) if re.fullmatch(r"[\d.eE+-]+", text) else ():
         with suppress(ValueError):
-            if str(kind(text)) == text:
-                return kind(text)
+            return kind(text)
     return text
 
 
@@ -97,12 +96,12 @@ def sweep(args: argparse.Namespace, prog: str) -> None:
     if distributed.current().size > 1:
         raise ValueError("--sweep trains each net in one process, not in the ranks of mpiexec; leave mpiexec out, and "
                          "name processes by --workers")
-    default, known = vars(train.parser(prog).parse_args([])), {}
+    default = vars(train.parser(prog).parse_args([]))
     if args.resume:
         known = _settings_of(args, default)
     else:
         given = {name: value for name, value in vars(args).items() if name not in train.OF_ONE_CALL
-                 and name not in train.FREE and value != default[name]}
+                 and name not in OF_PROCESS and value != default[name]}
         known = {"spec": args.sweep, "flags": [flag for name, value in given.items()
                                                for flag in train._flags(name, value)]}
     free = [flag for name in train.FREE if getattr(args, name) not in (None, default[name])
@@ -110,9 +109,8 @@ def sweep(args: argparse.Namespace, prog: str) -> None:
     flags = [*known["flags"], *free, *([f"--model={args.model}"] if is_code(args.model) else [])]
     swept = values_of(known["spec"])
     for name in swept:
-        if any(re.match(f"--{re.escape(name).replace('option.', 'option=')}=", flag) for flag in known["flags"]):
+        if any(flag.startswith(_flags({name: ""})[0]) for flag in known["flags"]):
             raise ValueError(f"--{name} contradicts --sweep {name}=..., which gives its values; leave one out")
-    args.plugin = args.plugin or []
     first = train.parser(prog).parse_args(flags)
     where = train.prepare(first)           # imports plugins, whose convolutions flags may name
     options = zoo.find(first.model).options
@@ -158,8 +156,8 @@ def _settings_of(args: argparse.Namespace, default: dict[str, Any]) -> dict[str,
     file = Path(args.resume) / nets_of.FILE
     for name, value in vars(args).items():
         if name not in OF_RESUME and value != default[name]:
-            raise ValueError(f"{' '.join(train._flags(name, value))} contradicts the sweep in {args.resume}, which goes "
-                             "on by its own settings; leave it out")
+            raise ValueError(f"{' '.join(train._flags(name, value))} contradicts the sweep in {args.resume}, which "
+                             "goes on by its own settings; leave it out")
     known = read_config(file)
     if known.get("program"):
         raise ValueError(f"{args.resume} is the sweep of a program, which alone can go on with it: minidl.sweep(..., "
