@@ -266,7 +266,7 @@ def _in_processes(todo: Sequence[Net], packed: bytes, workers: int, threads: int
 
 
 def _serve(parent: Any, threads: int, command: list[str]) -> None:
-    """A process: train the nets that it is sent, until there are no more, or nobody who sends them."""
+    """A process: train the nets that it is sent, until there are no more, or the process that sends them is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)       # Ctrl-C reaches the first process, which ends the others
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["MINIDL_NUM_THREADS"] = str(threads)
