@@ -82,7 +82,11 @@ def combined(values: Mapping[str, Sequence[Any]], epochs: Callable[[dict[str, An
 
 
 def text(value: object) -> Any:
-    """A setting as a file says it: a number or a text as it is, a function by its name."""
+    """A setting as a file says it: a number or a text as it is, a function by its name.
+
+    >>> text(0.1), text(len), text([8, 16])
+    (0.1, 'len', '[8, 16]')
+    """
     return value if value is None or type(value) in PLAIN else getattr(value, "__name__", str(value))
 
 
@@ -144,7 +148,7 @@ def _begun(nets: Sequence[Net], folder: Path, facts: Mapping[str, Any], resume: 
         raise ValueError(f"sweep: {folder} has other nets: {'; '.join(wrong)}; name another folder, or give the "
                          "settings that it began with")
     rows = read_metrics(folder, ROWS) if (folder / ROWS).exists() else []
-    kept = {row["net"]: ("diverged", row["why"]) for row in rows if row["state"] == "diverged"}
+    kept = {row["net"]: ("diverged", row["why"]) for row in rows if row.get("state") == "diverged"}
     return kept | {net.name: ("finished", "") for net in nets if (folder / net.name / "weights.h5").exists()}
 
 
