@@ -428,7 +428,7 @@ def sweep(build: Any, data: Any, *, epochs: Any, fold: int | None = None, batch_
     >>> digits = data.load("synthetic-digits", "train").first(200)
     >>> with tempfile.TemporaryDirectory() as place:
     ...     found = sweep(build, digits, fold=2, epochs=1, lr=[0.01, 0.1], folder=f"{place}/rates", say=None)
-    ...     len(found.rows), sorted(found.best["settings"]), found.ensemble(2)(np.zeros((3, 1, 28, 28), "f")).shape
+    ...     len(found.rows), sorted(found.best["settings"]), found.ensemble(2)(minidl.zeros(3, 1, 28, 28)).shape
     (4, ['fold', 'lr'], (3, 10))
     """
     given = {"epochs": epochs, "batch_size": batch_size, "optimizer": optimizer, "schedule": schedule, **settings,
