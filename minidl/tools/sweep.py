@@ -48,6 +48,9 @@ REPEATS = ("seed", "fold")                 # settings over which results spread:
 MAX_LINES = 40                             # of a table on the screen
 
 Row = dict[str, Any]
+Items = Any                                # what `data.DataLoader` takes
+Build = str | Callable[..., nn.Module]
+Ints = int | Sequence[int] | np.ndarray
 
 
 class Net(NamedTuple):
@@ -64,7 +67,7 @@ class Job(NamedTuple):
 
     folder: Path
     work: Callable[..., object]
-    shared: Any
+    shared: object
 
 
 def combined(values: Mapping[str, Sequence[Any]], epochs: Callable[[dict[str, Any]], int]) -> list[Net]:
@@ -269,7 +272,7 @@ def _in_processes(todo: Sequence[Net], packed: bytes, workers: int, threads: int
         raise
 
 
-def _serve(parent: Any, threads: int, command: list[str]) -> None:
+def _serve(parent: connection.Connection[Any, Any], threads: int, command: list[str]) -> None:
     """A process: train the nets that it is sent, until there are no more, or the process that sends them is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)       # Ctrl-C reaches the first process, which ends the others
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -299,7 +302,7 @@ class Sweep:
     of an epoch, and of which metric), epoch, epochs, seconds, folder (its run folder).
     """
 
-    def __init__(self, folder: Path, rows: Sequence[Row], build: Any = None):
+    def __init__(self, folder: Path, rows: Sequence[Row], build: Build | None = None):
         self.folder, self.rows, self.build = folder, list(rows), build
 
     @property
@@ -396,17 +399,18 @@ class _Ensemble(nn.Module):
 
 
 # ---------------------------------------------------------------- in Python
-def sweep(build: Any, data: Any, *, epochs: Any, fold: int | None = None, batch_size: Any = 128, seed: Any = 0,
-          optimizer: Any = "sgd", schedule: Any = "constant", loss: Callable[..., Any] | None = None,
-          metrics: Mapping[str, Callable[..., Any]] | None = None, callbacks: Callable[..., Any] | None = None,
-          loader: Mapping[str, Any] | None = None, device: str = "auto", folder: str | os.PathLike[str] | None = None,
-          workers: int | None = None, resume: bool = False, progress: bool = True,
-          say: Callable[[str], object] | None = show, **settings: Any) -> Sweep:
+def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, batch_size: Ints = 128, seed: Ints = 0,
+          optimizer: str | Sequence[str] = "sgd",
+          schedule: str | optim.Schedule | Sequence[str | optim.Schedule] = "constant",
+          loss: Callable[..., Any] | None = None, metrics: Mapping[str, Callable[..., Any]] | None = None,
+          callbacks: Callable[..., Any] | None = None, loader: Mapping[str, Any] | None = None, device: str = "auto",
+          folder: str | os.PathLike[str] | None = None, workers: int | None = None, resume: bool = False,
+          progress: bool = True, say: Callable[[str], object] | None = show, **settings: object) -> Sweep:
     """Train a net for each combination of the settings that are lists, ranges or arrays; other values hold for all.
 
-    build: a function of options that returns a net, or what else `zoo.build` takes. data: (train, test), each as
-    `data.DataLoader` takes it; with fold=k one of them, of which k nets hold out a part each, as their test set. What
-    can be a list: epochs, batch_size, seed, optimizer (a name of optim.OPTIMIZERS), schedule (a name of
+    build: a function of options that returns a net, or a name or place as `zoo.find` takes it. data: (train, test),
+    each as `data.DataLoader` takes it; with fold=k one of them, of which k nets hold out a part each, as their test
+    set. What can be a list: epochs, batch_size, seed, optimizer (a name of optim.OPTIMIZERS), schedule (a name of
     optim.SCHEDULES, or as `fit` takes it), the optimizer's numbers (lr, momentum, ...), and the options of build.
     Those that the data decide (in_channels, image_size, in_features, classes) it is given if it has them, and images
     and tables are normalised, as `minidl train` does it.
@@ -484,7 +488,7 @@ def _split_settings(model: zoo.Model, settings: dict[str, Any]) -> tuple[dict[st
             {name: value for name, value in settings.items() if name not in (*own, *known)})
 
 
-def _parts(data: Any, fold: int, part: int) -> Iterator[Any]:
+def _parts(data: Items, fold: int, part: int) -> Iterator[Any]:
     """Of one data set all but the part-th of so many parts, and this part. Which items it has does not depend on the
     net's seed."""
     kind = isinstance(data, (Dataset, Table))

@@ -175,10 +175,10 @@ def test_a_sweep_that_was_ended_goes_on_to_the_bit(signum: int) -> None:
     """Its processes end with it. What was finished stays, what had begun goes on."""
     flags = [sys.executable, "-m", "minidl", "train"]
     options: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "stderr": subprocess.PIPE, "text": True}
-    begin = [*flags, *QUICK, "--sweep", "epochs=2|60,seed=0:2", "--output-dir", "all", "--workers", "2"]
-    long = Path("all/epochs=60,seed=0")
+    begin = [*flags, *QUICK, "--sweep", "epochs=2|60", "--output-dir", "all", "--workers", "2"]
+    short, long = Path("all/epochs=2"), Path("all/epochs=60")
     with subprocess.Popen(begin, **options) as run:
-        while run.poll() is None and epochs_of(long) < 2:
+        while run.poll() is None and (epochs_of(long) < 2 or not (short / "weights.h5").exists()):
             time.sleep(0.05)
         os.kill(run.pid, signum)
         _, said = run.communicate(timeout=120)
@@ -187,11 +187,10 @@ def test_a_sweep_that_was_ended_goes_on_to_the_bit(signum: int) -> None:
     assert (run.returncode, said) == ((-signal.SIGKILL, "") if signum == signal.SIGKILL else (
         130, f"minidl train: interrupted; the sweep is in all, go on with: {sys.executable} -m minidl train --resume "
         "all\n"))
-    finished = {name: Path(f"all/epochs=2,seed={name}/weights.h5").stat().st_mtime_ns for name in (0, 1)}
-    done = subprocess.run([*flags, "--resume", "all", "--no-progress"], check=False, **options)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert finished == {name: Path(f"all/epochs=2,seed={name}/weights.h5").stat().st_mtime_ns for name in (0, 1)}
-    assert "goes on in epoch" in Path("all/epochs=60,seed=0.log").read_text()
+    finished = (short / "weights.h5").stat().st_mtime_ns
+    assert cli.main(["train", "--resume", "all", "--no-progress", "--workers", "1"]) == 0
+    assert finished == (short / "weights.h5").stat().st_mtime_ns
+    assert "goes on in epoch" in Path("all/epochs=60.log").read_text()
     assert cli.main(["train", *QUICK, "--epochs", "60", "--output-dir", "alone"]) == 0
     assert same(long, "alone")
 
@@ -308,7 +307,7 @@ from sweep_net import build
 def go():
     sets = [data.load("synthetic-digits", split).first(400 if split == "train" else 100) for split in ("train", "test")]
     print(minidl.sweep("perceptron", tuple(sets), epochs=2, lr=[0.01, 0.1], folder="all", device="cpu",
-                       workers=2).table())
+                       workers=1).table())
 if __name__ == "__main__" or "unguarded" in sys.argv:
     go()
 """
