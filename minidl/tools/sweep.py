@@ -79,7 +79,8 @@ def combined(values: Mapping[str, Sequence[Any]], epochs: Callable[[dict[str, An
         told = ",".join(f"{name}={text(value)}" for name, value in settings.items())
         name = re.sub(r"[^\w.,=+-]+", "-", told) or "net"
         if name in found:
-            raise ValueError(f"sweep: two nets would have the folder {name}; give each value once")
+            raise ValueError(f"sweep: two nets would have the folder {name}; give each value once, and functions names "
+                             "of their own")
         found[name] = Net(name, settings, epochs(settings))
     return list(found.values())
 

@@ -89,7 +89,7 @@ def test_values_that_cannot_be_read(spec: str, said: str) -> None:
 
 @pytest.mark.parametrize(("flags", "said"), [
     (["--sweep", "lr=0.1|fast"], "argument --lr: 'fast' is not a number of at least 0"),
-    (["--sweep", "lr=0.1|0.1"], "sweep: two nets would have the folder lr=0.1; give each value once"),
+    (["--sweep", "lr=0.1|0.1"], "sweep: two nets would have the folder lr=0.1; give each value once, and "),
     (["--sweep", "lr=0.1|0.2", "--lr", "0.3"], "--lr contradicts --sweep lr=..., which gives its values; leave one "
      "out"),
     (["--sweep", "option.width=1|2"], "--sweep: model 'perceptron' has no option 'width'; it has in_channels, "),
