@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import minidl
 from minidl import data, nn, training
 from minidl.tools import cli
 from minidl.tools import sweep as sweeps
+from minidl.tools.cli import sweep as commands
 from minidl.tools.cli.sweep import values_of
 
 ROOT = Path(minidl.__file__).parents[1]
@@ -118,6 +120,19 @@ def test_flags_that_contradict_a_sweep(flags: list[str], said: str, capsys: pyte
     assert not Path("runs").exists()
 
 
+def test_processes_that_cannot_be(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["train", *QUICK, "--sweep", "lr=0.1|0.2", "--workers", "2"]
+    with monkeypatch.context() as patch:
+        patch.setattr(commands.train, "prepare", lambda args: "cuda")
+        assert cli.main(flags) == 2
+    assert ("--workers=2 has no meaning on a GPU, where the nets train one after another; leave it out, or name "
+            "--device cpu") in capsys.readouterr().err
+    args = commands.train.parser("minidl train").parse_args(flags[1:])
+    monkeypatch.setattr(commands.distributed.current(), "size", 2)
+    with pytest.raises(ValueError, match=r"^--sweep trains each net in one process, not in the ranks of mpiexec;"):
+        commands.sweep(args, "minidl train")
+
+
 # ---------------------------------------------------------------- nets by the command line
 @pytest.mark.slow
 def test_each_net_has_the_bits_that_it_has_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,23 +190,23 @@ def test_a_sweep_that_was_ended_goes_on_to_the_bit(signum: int) -> None:
     """Its processes end with it. What was finished stays, what had begun goes on."""
     flags = [sys.executable, "-m", "minidl", "train"]
     options: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "stderr": subprocess.PIPE, "text": True}
-    begin = [*flags, *QUICK, "--sweep", "epochs=2|60", "--output-dir", "all", "--workers", "2"]
-    short, long = Path("all/epochs=2"), Path("all/epochs=60")
+    begin = [*flags, *QUICK, "--sweep", "epochs=2|100", "--output-dir", "all", "--workers", "2"]
+    short, long = Path("all/epochs=2"), Path("all/epochs=100")
     with subprocess.Popen(begin, **options) as run:
         while run.poll() is None and (epochs_of(long) < 2 or not (short / "weights.h5").exists()):
             time.sleep(0.05)
         os.kill(run.pid, signum)
         _, said = run.communicate(timeout=120)
     begun = epochs_of(long)
-    assert 2 <= begun < 60
+    assert 2 <= begun < 100
     assert (run.returncode, said) == ((-signal.SIGKILL, "") if signum == signal.SIGKILL else (
         130, f"minidl train: interrupted; the sweep is in all, go on with: {sys.executable} -m minidl train --resume "
         "all\n"))
     finished = (short / "weights.h5").stat().st_mtime_ns
     assert cli.main(["train", "--resume", "all", "--no-progress", "--workers", "1"]) == 0
     assert finished == (short / "weights.h5").stat().st_mtime_ns
-    assert "goes on in epoch" in Path("all/epochs=60.log").read_text()
-    assert cli.main(["train", *QUICK, "--epochs", "60", "--output-dir", "alone"]) == 0
+    assert "goes on in epoch" in Path("all/epochs=100.log").read_text()
+    assert cli.main(["train", *QUICK, "--epochs", "100", "--output-dir", "alone"]) == 0
     assert same(long, "alone")
 
 
@@ -297,6 +312,14 @@ def test_what_a_process_cannot_be_sent_is_trained_here() -> None:
     assert [row["state"] for row in found.rows] == ["finished"] * 2
     (line,) = said
     assert line.startswith("sweep: trains one net after another in this process, since a process cannot be sent it (")
+
+
+def test_what_was_typed_cannot_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed: Any = ModuleType("__main__")
+    exec("def build(): ...", vars(typed))
+    monkeypatch.setitem(sys.modules, "__main__", typed)
+    said = "a process cannot import what was typed here; functions in a file can be"
+    assert sweeps._packed(sweeps.Job(Path("all"), typed.build, None)) == (b"", said)
 
 
 SCRIPT = """
