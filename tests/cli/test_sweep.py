@@ -330,7 +330,7 @@ from sweep_net import build
 def go():
     sets = [data.load("synthetic-digits", split).first(400 if split == "train" else 100) for split in ("train", "test")]
     print(minidl.sweep("perceptron", tuple(sets), epochs=2, lr=[0.01, 0.1], folder="all", device="cpu",
-                       workers=1).table())
+                       workers=2).table())
 if __name__ == "__main__" or "unguarded" in sys.argv:
     go()
 """
@@ -342,12 +342,22 @@ def run_script(*flags: str) -> subprocess.CompletedProcess[str]:
                           capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.slow
-def test_a_script_trains_what_the_command_line_trains() -> None:
+ALONE = ["--epochs", "2", "--lr", "0.1", "--momentum", "0", "--weight-decay", "0", "--batch-size", "128", "--lr-schedule",
+         "constant", "--output-dir", "alone"]
+
+
+def test_a_program_trains_what_the_command_line_trains() -> None:
+    minidl.sweep("perceptron", (digits("train", 400), digits("test", 100)), epochs=2, lr=[0.01, 0.1], folder="all",
+                 device="cpu", workers=0)
+    assert cli.main(["train", *QUICK, *ALONE]) == 0
+    assert same("all/lr=0.1", "alone")
+
+
+@pytest.mark.deep
+def test_a_script_trains_it_in_processes() -> None:
     done = run_script()
     assert (done.returncode, done.stderr) == (0, "")
-    alone = ["--epochs", "2", "--lr", "0.1", "--momentum", "0", "--weight-decay", "0", "--batch-size", "128"]
-    assert cli.main(["train", *QUICK, *alone, "--lr-schedule", "constant", "--output-dir", "alone"]) == 0
+    assert cli.main(["train", *QUICK, *ALONE]) == 0
     assert same("all/lr=0.1", "alone")
 
 
