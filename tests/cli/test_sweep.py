@@ -342,8 +342,8 @@ def run_script(*flags: str) -> subprocess.CompletedProcess[str]:
                           capture_output=True, text=True, timeout=120, check=False)
 
 
-ALONE = ["--epochs", "2", "--lr", "0.1", "--momentum", "0", "--weight-decay", "0", "--batch-size", "128", "--lr-schedule",
-         "constant", "--output-dir", "alone"]
+ALONE = ["--epochs", "2", "--lr", "0.1", "--momentum", "0", "--weight-decay", "0", "--batch-size", "128",
+         "--lr-schedule", "constant", "--output-dir", "alone"]
 
 
 def test_a_program_trains_what_the_command_line_trains() -> None:
