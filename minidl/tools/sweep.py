@@ -392,11 +392,9 @@ class _Ensemble(nn.Module):
         self.nets, self.classes = nets, classes
 
     def forward(self, x: minidl.Tensor) -> minidl.Tensor:
-        outputs = [net(x) for net in self.nets]
-        if not self.classes:
-            return minidl.Tensor.mean(ops.stack(outputs, axis=0), axis=0)
-        logs = ops.stack([ops.log_softmax(each, axis=-1) for each in outputs], axis=0)
-        return logs.logsumexp(axis=0) - math.log(len(outputs))
+        answers = [net(x) for net in self.nets]
+        outputs = ops.stack([ops.log_softmax(y, axis=-1) for y in answers] if self.classes else answers, axis=0)
+        return outputs.logsumexp(axis=0) - math.log(len(answers)) if self.classes else outputs.mean(axis=0)
 
 
 # ---------------------------------------------------------------- in Python

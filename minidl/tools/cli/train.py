@@ -182,11 +182,6 @@ def _of_runs(p: Parser) -> None:
     p.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
-def is_sweep(folder: str | None) -> bool:
-    """Whether --sweep has made this folder."""
-    return bool(folder) and (Path(str(folder)) / "sweep.json").exists()
-
-
 def list_models() -> None:
     """Print the zoo's models and their recipes."""
     for model in zoo.MODELS.values():
@@ -617,7 +612,7 @@ def main(argv: list[str] | None = None, prog: str = "train.py") -> int:
     with warned():
         warnings.simplefilter("ignore", RuntimeWarning)    # overflow on the way to a loss that fit() refuses
         try:
-            if flags.sweep or is_sweep(flags.resume):
+            if flags.sweep or (flags.resume and (Path(flags.resume) / "sweep.json").exists()):
                 from .sweep import sweep
 
                 sweep(flags, prog)
