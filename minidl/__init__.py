@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from .tools import cli as cli
     from .tools import onnx as onnx
     from .tools import plot as plot
+    from .tools.sweep import sweep as sweep
 
 
 # What is imported when it is named: a program that needs none of these starts sooner
@@ -77,6 +78,8 @@ _LATE = {"cli": ".tools.cli", "emulator": ".lab.emulator", "layouts": ".lab.layo
 
 
 def __getattr__(name: str) -> Any:
+    if name == "sweep":
+        return importlib.import_module(".tools.sweep", __name__).sweep
     if name in _LATE:
         return importlib.import_module(_LATE[name], __name__)
     habits.missing("minidl", name)

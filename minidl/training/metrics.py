@@ -249,15 +249,16 @@ def show(text: str) -> None:
 
 class Progress:
     """A tqdm bar an epoch with loss, accuracy, images/s and time left: on stderr in a terminal, or in a notebook;
-    silent elsewhere, also without a stderr. done: how many images were seen before."""
+    silent elsewhere, also without a stderr. done: how many images were seen before. unit: what is counted, if not
+    images."""
 
-    def __init__(self, title: str, images: int, enabled: bool, done: int = 0):
+    def __init__(self, title: str, images: int, enabled: bool, done: int = 0, unit: str = "image"):
         self.bar: tqdm | None = None
         if enabled and can_print(sys.stderr):
             from tqdm.auto import tqdm
 
-            self.bar = tqdm(total=images, initial=done, desc=title, unit="image", unit_scale=True, leave=False,
-                            disable=None)
+            self.bar = tqdm(total=images, initial=done, desc=title, unit=unit, unit_scale=unit == "image",
+                            leave=False, disable=None)
 
     def update(self, images: int, means: Mapping[str, float]) -> None:
         """Count images in, and show the means so far, where they are known."""

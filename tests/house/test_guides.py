@@ -44,7 +44,7 @@ def page_name(page: Path) -> str:
 
 
 ONLY_SESSIONS = [f"docs/{name}.md" for name in (          # which test_documents.py runs
-    "first-net", "not-learning", "search", "what-compiles")]
+    "first-net", "not-learning", "search", "sweep", "what-compiles")]
 MODULE = re.compile(r"# (\w+\.py)\b")              # the first line of a file that the reader writes
 
 

@@ -207,6 +207,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
                              f"{COMMON}/conv/own", GEOMETRY)),
     ("minidl/lab", BASE),
     ("minidl/tools/onnx", ("onnx", f"{CORE}/version", "minidl/nn/weights/files", *BASE)),
+    ("minidl/tools/sweep", ("numpy", "minidl")),
     ("minidl/tools/plot", ("numpy", "matplotlib", "tensorboardX", "minidl")),
     ("minidl/tools/cli", ("numpy", "cupy", "mpi4py", "minidl")),
     ("minidl/habits", ("minidl/data", *NN, "minidl/optim", *BASE)),

@@ -42,7 +42,7 @@ def command(args: argparse.Namespace) -> None:
     rows = [{"run": str(folder / name), **{each: of.config.get(each) for each in names}, **outcome(of)}
             for name, of in runs.items()]
     head = list(rows[0])
-    lines = [[short(_shown(row[name]), 60) for name in head] for row in rows]
+    lines = [[short(shown(row[name]), 60) for name in head] for row in rows]
     if args.curves:
         say(str(write(folder / PAGE, overlay(str(folder), runs, (head, lines)).encode())))
     elif args.json:
@@ -50,9 +50,14 @@ def command(args: argparse.Namespace) -> None:
     elif args.best:
         say(rows[0]["run"])
     else:
-        widths = [max(len(line[i]) for line in (head, *lines)) for i in range(len(head))]
-        for line in (head, *lines):
-            say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        say("\n".join(aligned(head, lines)))
+
+
+def aligned(head: list[str], lines: list[list[str]]) -> list[str]:
+    """A table's lines, its columns below each other."""
+    widths = [max(len(line[i]) for line in (head, *lines)) for i in range(len(head))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in (head, *lines)]
 
 
 def ranked(folder: Path) -> dict[str, Run]:
@@ -65,14 +70,14 @@ def ranked(folder: Path) -> dict[str, Run]:
             found[path.name] = Run(path, config, metrics, read_statistics(path), [])
         except (ValueError, OSError) as error:
             complain(f"warning: {path} is left out: {error}")
+    return dict(sorted(found.items(), key=lambda item: place(outcome(item[1]))))
 
-    def place(of: Run) -> tuple[int, float]:
-        at = best(of)
-        if at is None:
-            return 2, 0.0
-        value = of.metrics[at[0]][at[1]]
-        return (0, -value) if at[1] == "test_accuracy" else (1, value)
-    return dict(sorted(found.items(), key=lambda item: place(item[1])))
+
+def place(row: dict[str, Any]) -> tuple[int, float]:
+    """By which an `outcome` is sorted."""
+    if row["best"] is None:
+        return 2, 0.0
+    return (0, -row["best"]) if row["of"] == "test_accuracy" else (1, row["best"])
 
 
 def differing(runs: dict[str, Run]) -> list[str]:
@@ -94,7 +99,8 @@ def outcome(of: Run) -> dict[str, Any]:
     return {**found, "seconds": round(sum(seconds), 1), "started": started}
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A setting or a number, in few letters."""
     if isinstance(value, dict) and "sha256" in value:          # of the code of a net of one's own
         value = str(value["sha256"])[:12]
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else value if isinstance(

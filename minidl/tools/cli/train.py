@@ -45,8 +45,8 @@ from minidl.zoo.own import import_file, is_code
 
 from .common import Parser, add_model, add_option, complain, ended, interrupted, quiet, say, typed, warned
 
-OF_ONE_CALL = ("check_grads", "config", "debug", "eval", "list_models", "no_progress", "output_dir",
-               "resume")                   # no settings
+OF_ONE_CALL = ("check_grads", "config", "debug", "eval", "list_models", "no_progress", "output_dir", "resume",
+               "sweep", "workers")         # no settings
 FREE = ("data_dir", "plugin", "save_every", "tensorboard", "threads")      # may differ when a run goes on
 OWN = "own"                                # the optimizer that the model brings, with the recipe's numbers
 TTA: dict[str, dict[str, Any]] = {"none": {}, "flip": {"shift": 0}, "flip-shift": {"shift": 1}}    # what --tta names
@@ -174,6 +174,11 @@ def _of_runs(p: Parser) -> None:
     other.add_argument("--eval", metavar="RUN", nargs="?", const="", help="only evaluate: the weights of this run's "
                    "folder, or --load FILE")
     other.add_argument("--config", metavar="FILE", help="take the flags that are left out from a run's config.json")
+    other.add_argument("--sweep", metavar="NAME=VALUES,...", help="train a net for each combination of these settings, "
+                       "in run folders in one: lr=0.01:0.3:16:log (16 numbers), seed=0:8 (0 to 7), "
+                       "optimizer=sgd|adamw, option.NAME=V|V")
+    p.add_argument("--workers", type=positive, metavar="N", help="processes of a sweep on a CPU (default: one for each "
+                   "core)")
     p.add_argument("--check-grads", action="store_true", help="do not train: compare the gradients of the whole net "
                    f"with finite differences in float64, on {SAMPLES} training images or rows")
     p.add_argument("--save-every", type=whole, default=0, metavar="N", help="write a checkpoint each N steps, beside "
@@ -477,8 +482,8 @@ def config_of(args: argparse.Namespace, train: data.Data, test: data.Data, note:
         **{key: before[key] for key in ("data_asked", "data_note", "output_dir") if key in before}}
 
 
-def run(args: argparse.Namespace) -> None:
-    """Train, and leave the run folder; with --eval only evaluate."""
+def run(args: argparse.Namespace, report: bool = True) -> None:
+    """Train, and leave the run folder; with --eval only evaluate. report: draw the run, too."""
     check(args)
     where = prepare(args)
     world = distributed.current()
@@ -525,7 +530,7 @@ def run(args: argparse.Namespace) -> None:
         last = history[-1] if history else dict(zip(
             ("test_loss", "test_accuracy"), evaluate(trained, test_loader, loss=loss), strict=True))
         by_first(lambda: minidl.save(model, folder.weights, data=train_loader))
-        if world.rank == 0:
+        if report and world.rank == 0:
             _pictures(folder, model, test_loader)
     say(f"{args.model} on {train.name}: {result(last)} after {args.epochs} "
         f"epoch{'' if args.epochs == 1 else 's'} in {time.perf_counter() - start:.1f} s ({where})")
@@ -634,7 +639,14 @@ def main(argv: list[str] | None = None, prog: str = "train.py") -> int:
     with warned():
         warnings.simplefilter("ignore", RuntimeWarning)    # overflow on the way to a loss that fit() refuses
         try:
-            run(settings(argv, prog))
+            if flags.sweep or (flags.resume and (Path(flags.resume) / "sweep.json").exists()):
+                from .sweep import sweep
+
+                sweep(flags, prog)
+            elif flags.workers:
+                raise ValueError(f"--workers={flags.workers} is for a sweep; add --sweep, or leave it out")
+            else:
+                run(settings(argv, prog))
         except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
             if flags.debug:
                 raise

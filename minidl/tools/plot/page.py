@@ -256,7 +256,7 @@ def overlay(folder: str, runs: Mapping[str, Run], table: tuple[Sequence[str], Se
         name = key.replace("_", " ")
         drawn.append((short(name).capitalize(), chart(lines, "epoch", short(name, 28), log=key.endswith("loss")), ""))
     notes = [f"Curves are those of the first {MAX_SERIES} of {len(runs)} runs."] if len(runs) > MAX_SERIES else []
-    return document(folder, [("Runs", _numbers(*table), "wide"), *drawn], notes)
+    return document(folder, [("Runs", number_table(*table), "wide"), *drawn], notes)
 
 
 # ---------------------------------------------------------------- the head
@@ -436,12 +436,12 @@ def _layers(run: Run) -> str:
                       *([f"{dead} of {units}" if units else ""] if silent else [])])
     lines.append(["all", "", "", f"{run.layers.parameters:,}", f"{run.layers.multiply_adds:,}", *[""] * bool(silent)])
     head = ["layer", "kind", "output", "parameters", "multiply-adds", *[silent] * bool(silent)]
-    return _numbers(head, lines) + (
+    return number_table(head, lines) + (
         '<p class="faint">The last column counts the units of activations that give the same output for every test '
         'item: dead where it is 0.</p>' if silent else "")
 
 
-def _numbers(head: Sequence[str], lines: Iterable[Sequence[str]], marked: int = -1) -> str:
+def number_table(head: Sequence[str], lines: Iterable[Sequence[str]], marked: int = -1) -> str:
     """A table of numbers, with names in its first column; one line may be marked."""
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join(f'<tr{" class=best" * (i == marked)}>{"".join(f"<td>{escape(cell)}</td>" for cell in line)}</tr>'
@@ -466,7 +466,7 @@ def _profile(found: Mapping[str, Any]) -> str:
         return ""
     from ...lab.profile import HEAD, cells
 
-    table = _numbers(HEAD, cells(found["rows"], found["limits"]))
+    table = number_table(HEAD, cells(found["rows"], found["limits"]))
     return f'<p class="faint">{escape(short(found["title"], MAX_SHOWN))}</p>' + (
         table if len(found["rows"]) <= 2 * MAX_OPEN else folded(f'{len(found["rows"])} calls', table))
 
@@ -519,7 +519,7 @@ def _classes(answers: Answers | None) -> str:
     lines = [[short(name, 40), f"{true[i]:,}", share(right[i], called[i]), share(right[i], true[i]),
               share(2 * right[i], true[i] + called[i])] for i, name in enumerate(answers.classes)]
     lines.append(["all", f"{true.sum():,}", "", share(right.sum(), true.sum()), ""])
-    table = _numbers(["class", answers.items, "precision (%)", "recall (%)", "F1 (%)"], lines)
+    table = number_table(["class", answers.items, "precision (%)", "recall (%)", "F1 (%)"], lines)
     return table if len(lines) <= 2 * MAX_NAMED_CLASSES else folded(f"{len(lines) - 1} classes", table)
 
 
@@ -632,5 +632,5 @@ def _epochs(run: Run) -> str:
              if any(is_number(epoch.get(name)) for epoch in run.metrics)]
     lines = [[f"{v:.5g}" if is_number(v := epoch.get(name)) else "" for name in names] for epoch in run.metrics]
     found = best(run)
-    table = _numbers([name.replace("_", " ") for name in names], lines, found[0] if found else -1)
+    table = number_table([name.replace("_", " ") for name in names], lines, found[0] if found else -1)
     return "" if not lines else table if len(lines) <= MAX_OPEN else folded(f"{len(lines)} epochs", table)

@@ -43,10 +43,11 @@ def series(name: str, colour: str, x: Sequence[float] | np.ndarray, y: Sequence[
 
 
 def chart(lines: Sequence[Series], x_label: str, y_label: str, log: bool = False, zero: bool = False,
-          mark: tuple[float, str] | None = None) -> str:
+          mark: tuple[float, str] | None = None, names: Sequence[str] = ()) -> str:
     """A figure of lines over a common x, with a legend, and with the values at the pointer.
 
-    log: the y axis is logarithmic, where values are above 0. zero: it begins at 0. mark: an x with a word.
+    log: the y axis is logarithmic, where values are above 0. zero: it begins at 0. mark: an x with a word. names: of
+    x = 0, 1, ..., where it is not a number.
     """
     lines = [line for line in lines if np.isfinite(line.y).any()]
     if not lines:
@@ -55,7 +56,7 @@ def chart(lines: Sequence[Series], x_label: str, y_label: str, log: bool = False
     log = log and bool((every > 0).any())
     drawn = every[every > 0] if log else np.append(every, 0) if zero else every
     wide = [float(f(line.x[np.isfinite(line.x)] if line.x.size else [0])) for line in lines for f in (np.min, np.max)]
-    across = Axis(min(wide), max(wide), LEFT, RIGHT, whole=True)
+    across = Axis(min(wide), max(wide), LEFT, RIGHT, whole=True, names=names, room=0.04 if names else 0.0)
     up = Axis(drawn.min(), drawn.max(), BOTTOM, TOP, log, room=0.05)
     parts = [*_axes(across, up, x_label, y_label)]
     if mark is not None:
@@ -147,11 +148,11 @@ def roofline(flop: float, moved: float, points: Sequence[tuple[str, float, float
 # ---------------------------------------------------------------- axes
 class Axis:
     """From values to places on the page. room: what is left free at both ends, as a share.
-    whole: values are integers."""
+    whole: values are integers. names: what 0, 1, ... stand for."""
 
     def __init__(self, low: float, high: float, begin: float, end: float, log: bool = False, room: float = 0.0,
-                 whole: bool = False):
-        self.log, self.begin, self.end, self.whole = log, begin, end, whole
+                 whole: bool = False, names: Sequence[str] = ()):
+        self.log, self.begin, self.end, self.whole, self.names = log, begin, end, whole, names
         low, high = (math.log10(low), math.log10(high)) if log else (float(low), float(high))
         if not high > low:
             low, high = (low - 0.5, high + 0.5) if log or not low else (low - abs(low) / 2, low + abs(low) / 2)
@@ -160,6 +161,10 @@ class Axis:
     def place(self, value: float) -> float:
         value = math.log10(value) if self.log else value
         return self.begin + (self.end - self.begin) * (value - self.low) / (self.high - self.low)
+
+    def label(self, value: float) -> str:
+        """What is written at a tick."""
+        return self.names[round(value)] if self.names else _label(value)
 
     def ticks(self, most: int = 6) -> list[float]:
         """Round values, at most so many."""
@@ -187,7 +192,7 @@ def _axes(across: Axis, up: Axis | None, x_label: str, y_label: str) -> list[str
     for value in across.ticks(5):
         x = across.place(value)
         parts.append(f'<path class="grid" d="M{x:.1f} {BOTTOM}v5"/><text x="{x:.1f}" y="{BOTTOM + 18}" '
-                     f'text-anchor="{"end" if x > RIGHT - 12 else "middle"}">{_label(value)}</text>')
+                     f'text-anchor="{"end" if x > RIGHT - 12 else "middle"}">{escape(across.label(value))}</text>')
     middle = (TOP + BOTTOM) / 2
     return [*parts, f'<path class="axis" d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}"/>'
             f'<text class="name" x="{(LEFT + RIGHT) / 2:.0f}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}'
@@ -237,7 +242,7 @@ def _columns(lines: Sequence[Series], across: Axis, x_label: str) -> list[str]:
     edges = [LEFT, *((a + b) / 2 for a, b in pairwise(places)), RIGHT]
     parts = []
     for x, place, left, right in zip(at, places, edges, edges[1:]):
-        told = [f"{x_label.partition(' (')[0]} {x:,.0f}"]
+        told = [f"{x_label.partition(' (')[0]} {across.label(x) if across.names else f'{x:,.0f}'}"]
         for line in lines:
             nearest = int(np.nanargmin(np.abs(line.x - x)))
             if abs(across.place(line.x[nearest]) - place) <= max(right - left, 1) and math.isfinite(line.y[nearest]):

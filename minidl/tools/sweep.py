@@ -1,0 +1,529 @@
+"""Many trainings of one architecture whose settings differ: each is a run folder of its own, and processes share them
+out."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import pickle
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from multiprocessing import connection
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import minidl
+from minidl import nn, ops, optim, zoo
+from minidl.core import device as devices
+from minidl.data import DataLoader, Dataset, Subset, Table
+from minidl.data.sources import mapped
+from minidl.ops.cpu import parallel
+from minidl.training import RunFolder, fit, read_config, read_metrics
+from minidl.training.checkpoint import lock
+from minidl.training.metrics import Progress, show
+from minidl.zoo.recipe import PLAIN
+
+from .cli.runs import aligned, outcome, place, shown
+from .plot.figures import short, write
+from .plot.page import Run, document, number_table
+from .plot.svg import chart, series
+
+FILE, ROWS, PAGE = "sweep.json", "sweep.jsonl", "sweep.html"
+PAUSE = 0.5                                # seconds between two looks at how far the nets are
+REPEATS = ("seed", "fold")                 # settings over which results spread: none of their values is better
+MAX_LINES = 40                             # of a table on the screen
+
+Row = dict[str, Any]
+Items = Any                                # what `data.DataLoader` takes
+Build = str | Callable[..., nn.Module]
+Ints = int | Sequence[int] | np.ndarray
+
+
+class Net(NamedTuple):
+    """One of a sweep: the name of its run folder, its settings, and how many epochs it has."""
+
+    name: str
+    settings: dict[str, Any]
+    epochs: int
+
+
+class Job(NamedTuple):
+    """What a process needs: the sweep's folder, and work(shared, net, run folder, told), which trains a net. It may be
+    called again for a run folder of which a part is there; told(text) takes a line per epoch."""
+
+    folder: Path
+    work: Callable[..., object]
+    shared: object
+
+
+def combined(values: Mapping[str, Sequence[Any]], epochs: Callable[[dict[str, Any]], int]) -> list[Net]:
+    """A net for each combination of values, the last setting changing first. Raises ValueError where two are the
+    same."""
+    found: dict[str, Net] = {}
+    for each in itertools.product(*values.values()):
+        settings = dict(zip(values, each, strict=True))
+        told = ",".join(f"{name}={text(value)}" for name, value in settings.items())
+        name = re.sub(r"[^\w.,=+-]+", "-", told) or "net"
+        if name in found:
+            raise ValueError(f"sweep: two nets would have the folder {name}; give each value once, and functions names "
+                             "of their own")
+        found[name] = Net(name, settings, epochs(settings))
+    return list(found.values())
+
+
+def text(value: object) -> Any:
+    """A setting as a file says it: a number or a text as it is, a function by its name.
+
+    >>> text(0.1), text(len), text([8, 16])
+    (0.1, 'len', '[8, 16]')
+    """
+    return value if value is None or type(value) in PLAIN else getattr(value, "__name__", str(value))
+
+
+# ---------------------------------------------------------------- the nets of a folder
+def trained(nets: Sequence[Net], job: Job, workers: int, threads: int, *, facts: Mapping[str, Any],
+            resume: bool = False, progress: bool = True, say: Callable[[str], object] | None = show) -> Sweep:
+    """Train what is not trained yet, and write sweep.jsonl and sweep.html.
+
+    workers: processes, which share the CPU threads; 0: one net after another in this one. facts: what sweep.json says
+    beside the nets. Raises ValueError for a folder that holds another sweep, or where another process is at it.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        sys.exit(1)                        # a script without `if __name__ == "__main__"`: the first process says so
+    packed, why_not = _packed(job) if workers else (b"", "")
+    if why_not and say:
+        say(f"sweep: trains one net after another in this process, since {why_not}")
+    kept = _begun(nets, job.folder, facts, resume)
+    rows: dict[str, Row] = {}
+
+    def done(net: Net, state: str, why: str = "") -> None:
+        rows[net.name] = _row(net, job.folder, state, why)
+        lines = (json.dumps(rows[each.name]) + "\n" for each in nets if each.name in rows)
+        write(job.folder / ROWS, "".join(lines).encode())
+
+    with open(job.folder / FILE, "rb") as held:
+        lock(held.fileno(), f"sweep: another process is at the sweep in {job.folder}; wait for its end, or stop it")
+        for net in nets:
+            if net.name in kept:
+                done(net, *kept[net.name])
+        todo = [net for net in nets if net.name not in kept]
+        bar = _Bar(nets, job.folder, progress, rows)
+        try:
+            if packed:
+                _in_processes(todo, packed, min(workers, len(todo)), threads, done, bar.look)
+            else:
+                for net in todo:
+                    done(net, *_train(job, net, bar))
+        finally:
+            bar.progress.close()
+        found = Sweep(job.folder, sorted(rows.values(), key=lambda row: (row["state"] != "finished", place(row))))
+        write(job.folder / PAGE, found.page().encode())
+    return found
+
+
+def _begun(nets: Sequence[Net], folder: Path, facts: Mapping[str, Any], resume: bool) -> dict[str, tuple[str, str]]:
+    """Make the folder, or see that it is of these nets. Returns the state of those that are done, and why."""
+    told = json.dumps({**facts, "nets": [{name: text(value) for name, value in net.settings.items()} for net in nets]},
+                      indent=2)
+    if not (folder / FILE).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write(folder / FILE, f"{told}\n".encode())
+        return {}
+    if not resume:
+        raise ValueError(f"sweep: {folder} holds a sweep already; go on with it by --resume {folder}, in Python by "
+                         "resume=True, or name another folder")
+    there, here = read_config(folder / FILE), json.loads(told)
+    if wrong := [f"{name} {short(there.get(name), 120)} there but {short(here[name], 120)} here" for name in here
+                 if there.get(name) != here[name]]:
+        raise ValueError(f"sweep: {folder} has other nets: {'; '.join(wrong)}; name another folder, or give the "
+                         "settings that it began with")
+    rows = read_metrics(folder, ROWS) if (folder / ROWS).exists() else []
+    kept = {row["net"]: ("diverged", row["why"]) for row in rows if row.get("state") == "diverged"}
+    return kept | {net.name: ("finished", "") for net in nets if (folder / net.name / "weights.h5").exists()}
+
+
+def _row(net: Net, folder: Path, state: str, why: str) -> Row:
+    path = folder / net.name
+    metrics = read_metrics(path) if (path / "metrics.jsonl").exists() else []
+    found = outcome(Run(path, {}, metrics, [], []))
+    del found["started"]
+    return {"net": net.name, "settings": {name: text(value) for name, value in net.settings.items()}, "state": state,
+            "why": why, **found, "folder": str(path)}
+
+
+class _Bar:
+    """One bar over the epochs of all nets."""
+
+    def __init__(self, nets: Sequence[Net], folder: Path, enabled: bool, rows: Mapping[str, Row]):
+        self.nets, self.folder, self.rows, self.seen = nets, folder, rows, 0
+        self.progress = Progress(f"{len(nets)} nets", sum(net.epochs for net in nets), enabled, unit="epoch")
+        self.look([])
+
+    def look(self, running: Sequence[Net]) -> None:
+        """Count what was written since the last look."""
+        if self.progress.bar is None:
+            return
+        epochs = sum(net.epochs for net in self.nets if net.name in self.rows)
+        for net in running:
+            with suppress(OSError):
+                epochs += (self.folder / net.name / "metrics.jsonl").read_bytes().count(b"\n")
+        best = [row["best"] for row in self.rows.values() if row["of"] == "test_accuracy"]
+        self.progress.update(epochs - self.seen, {"accuracy": max(best)} if best else {})
+        self.seen = epochs
+
+
+def _train(job: Job, net: Net, bar: _Bar | None = None) -> tuple[str, str]:
+    """Train a net, whose lines go to a file of its own. Returns its state, and why it failed."""
+    def told(line: str) -> None:
+        print(line)
+        if bar:
+            bar.look([net])
+
+    with (open(job.folder / f"{net.name}.log", "a", encoding="utf-8", buffering=1) as log, redirect_stdout(log),
+          redirect_stderr(log)):
+        try:
+            job.work(job.shared, net, job.folder / net.name, told)
+        except FloatingPointError as error:
+            print(error)
+            return "diverged", str(error)
+        except Exception as error:         # whatever a user's net may raise
+            traceback.print_exc()
+            return "failed", str(error) or type(error).__name__
+    return "finished", ""
+
+
+# ---------------------------------------------------------------- processes
+def _packed(job: Job) -> tuple[bytes, str]:
+    """A job as a process can be sent it; or why it cannot be."""
+    try:
+        packed = pickle.dumps(job)
+    except Exception as error:             # PicklingError, AttributeError, TypeError: as the object has it
+        return b"", f"a process cannot be sent it ({error}); functions at the top of a file can be"
+    if b"__main__" in packed and not hasattr(sys.modules["__main__"], "__file__"):
+        return b"", "a process cannot import what was typed here; functions in a file can be"
+    return packed, ""
+
+
+def _in_processes(todo: Sequence[Net], packed: bytes, workers: int, threads: int, done: Callable[..., None],
+                  look: Callable[[Sequence[Net]], None]) -> None:
+    """Share the nets out among so many processes. One that ends takes its net with it, and another one follows."""
+    context, queue = multiprocessing.get_context("spawn"), deque(todo)
+    running: dict[Any, tuple[Any, Net | None]] = {}
+
+    def begin() -> None:
+        here, there = context.Pipe()
+        process = context.Process(target=_serve, args=(there, max(1, threads // workers), sys.orig_argv), daemon=True)
+        process.start()                    # which never returns for a process that dies before it has read large args
+        there.close()
+        running[here] = process, None
+
+    try:
+        for _ in range(workers):
+            begin()
+        while running:
+            ready: list[Any] = connection.wait(list(running), PAUSE)
+            for here in ready:
+                process, net = running[here]
+                try:
+                    if (answer := here.recv()) == "ready":
+                        here.send_bytes(packed)
+                        continue
+                except (EOFError, OSError):
+                    process.join()
+                    if net is None:
+                        raise ValueError(
+                            f"sweep: a process ended at its start, with status {process.exitcode}; in a script, call "
+                            'minidl.sweep below `if __name__ == "__main__":`, and define functions above it, or train '
+                            "in this process: workers=0") from None
+                    del running[here]
+                    done(net, "failed", f"its process ended with status {process.exitcode}")
+                    if queue:
+                        begin()
+                    continue
+                if net is not None:
+                    done(net, *answer)
+                if queue:
+                    running[here] = process, queue.popleft()
+                    with suppress(OSError):            # it has just ended: the next look finds that
+                        here.send(running[here][1])
+                else:
+                    del running[here]
+                    here.close()
+                    process.join()
+            look([net for _, net in running.values() if net is not None])
+    except BaseException:
+        for process, _ in running.values():
+            process.terminate()            # upon which a training writes its checkpoint
+        for process, _ in running.values():
+            process.join()
+        raise
+
+
+def _serve(parent: connection.Connection[Any, Any], threads: int, command: list[str]) -> None:
+    """A process: train the nets that it is sent, until there are no more, or the process that sends them is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)       # Ctrl-C reaches the first process, which ends the others
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ["MINIDL_NUM_THREADS"] = str(threads)
+    parallel.threads.cache_clear()
+    sys.orig_argv[:] = command             # what a run's record says of how it began
+    parent.send("ready")
+    job = pickle.loads(parent.recv_bytes())
+    parent.send("has the job")
+    with suppress(EOFError, KeyboardInterrupt):
+        while True:
+            parent.send(_train(job, parent.recv()))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+# ---------------------------------------------------------------- what came of it
+class Sweep:
+    """What came of a sweep: its nets, the best first. It shows as a table.
+
+    rows: a dict per net: net, settings, state ("finished", "diverged", "failed") and why, best and of (the best value
+    of an epoch, and of which metric), epoch, epochs, seconds, folder (its run folder).
+    """
+
+    def __init__(self, folder: Path, rows: Sequence[Row], build: Build | None = None):
+        self.folder, self.rows, self.build = folder, list(rows), build
+
+    @property
+    def best(self) -> Row:
+        """The row of the best net. Raises ValueError if none has finished."""
+        if self.rows[0]["state"] != "finished":
+            raise ValueError(f"sweep: none of {len(self.rows)} nets has finished; the first {self.rows[0]['state']}: "
+                             f"{self.rows[0]['why']}")
+        return self.rows[0]
+
+    def _cells(self) -> tuple[list[str], list[list[str]]]:
+        names = list(self.rows[0]["settings"])
+        more = ["best", "of", "epoch", "epochs", "seconds", "state"]
+        return [*names, *more], [[short(shown(value), 120) for value in (
+            *map(row["settings"].get, names), *map(row.get, more[:-1]),
+            ": ".join(filter(None, (row["state"], row["why"]))))] for row in self.rows]
+
+    def spread(self) -> list[Row]:
+        """Of each combination of settings but seed and fold: how many nets finished, and the mean, the lowest and the
+        highest of their best values; the best mean first."""
+        groups: dict[str, list[Row]] = {}
+        for row in self.rows:
+            if row["state"] == "finished" and row["best"] is not None:
+                rest = {name: value for name, value in row["settings"].items() if name not in REPEATS}
+                groups.setdefault(json.dumps(rest), []).append(row)
+        found = []
+        for told, rows in groups.items():
+            values = [row["best"] for row in rows]
+            found.append({"settings": json.loads(told), "nets": len(rows), "mean": math.fsum(values) / len(values),
+                          "lowest": min(values), "highest": max(values), "of": rows[0]["of"]})
+        return sorted(found, key=lambda each: place({"best": each["mean"], "of": each["of"]}))
+
+    def table(self) -> str:
+        """The nets, and if several differ by seed or fold alone, what they have in common."""
+        head, lines = self._cells()
+        told = aligned(head, lines[:MAX_LINES])
+        if len(lines) > MAX_LINES:
+            told.append(f"and {len(lines) - MAX_LINES} more, in {self.folder / ROWS}")
+        spread = self.spread()
+        if any(each["nets"] > 1 for each in spread):
+            names = list(spread[0]["settings"])
+            head = [*names, "nets", "mean", "lowest", "highest", "of"]
+            told += ["", *aligned(head, [[shown(each["settings"].get(name, each.get(name))) for name in head]
+                                         for each in spread][:MAX_LINES])]
+        return "\n".join(told)
+
+    __repr__ = table
+
+    def _repr_html_(self) -> str:
+        return number_table(*self._cells())
+
+    def page(self) -> str:
+        """sweep.html: the table, and what was reached over the values of each setting."""
+        rows = [row for row in self.rows if row["state"] == "finished" and row["best"] is not None]
+        sections = [("Nets", number_table(*self._cells()), "wide")]
+        for name in self.rows[0]["settings"]:
+            values = list(dict.fromkeys(row["settings"][name] for row in rows))
+            with suppress(TypeError):      # numbers in their order, words as they came
+                values.sort()
+            reached = [[row["best"] for row in rows if row["settings"][name] == value] for value in values]
+            if len(values) > 1:
+                drawn = {"highest": [*map(max, reached)], "mean": [*map(np.mean, reached)],
+                         "lowest": [*map(min, reached)]}
+                lines = [series(which, f"s{i}", range(len(values)), each) for i, (which, each) in
+                         enumerate(drawn.items()) if which == "mean" or max(map(len, reached)) > 1]
+                sections.append((name, chart(lines, name, rows[0]["of"].replace("_", " "),
+                                             names=[shown(value) for value in values]), ""))
+        return document(self.folder.name, sections)
+
+    def ensemble(self, k: int | None = None) -> nn.Module:
+        """The best k nets, or all that finished, as one in evaluation mode. Of classifiers its outputs are the
+        logarithm of the mean of the probabilities, which a loss and `evaluate` take as logits and whose softmax is that
+        mean; of other nets, the mean of the outputs. Raises ValueError for a k that is not from 1 to the nets that
+        finished."""
+        rows = [row for row in self.rows if row["state"] == "finished"]
+        k = len(rows) if k is None else k
+        if not (type(k) is int and 0 < k <= len(rows)):
+            raise ValueError(f"ensemble: k is {k!r} but must be an int from 1 to {len(rows)}, the nets that finished")
+        nets = [minidl.load(Path(row["folder"]) / "weights.h5", code=self.build) for row in rows[:k]]
+        return _Ensemble(nets, rows[0]["of"] == "test_accuracy").eval()
+
+
+class _Ensemble(nn.Module):
+    def __init__(self, nets: list[nn.Module], classes: bool):
+        super().__init__()
+        self.nets, self.classes = nets, classes
+
+    def forward(self, x: minidl.Tensor) -> minidl.Tensor:
+        answers = [net(x) for net in self.nets]
+        outputs = ops.stack([ops.log_softmax(y, axis=-1) for y in answers] if self.classes else answers, axis=0)
+        return outputs.logsumexp(axis=0) - math.log(len(answers)) if self.classes else outputs.mean(axis=0)
+
+
+# ---------------------------------------------------------------- in Python
+def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, batch_size: Ints = 128, seed: Ints = 0,
+          optimizer: str | Sequence[str] = "sgd",
+          schedule: str | optim.Schedule | Sequence[str | optim.Schedule] = "constant",
+          loss: Callable[..., Any] | None = None, metrics: Mapping[str, Callable[..., Any]] | None = None,
+          callbacks: Callable[..., Any] | None = None, loader: Mapping[str, Any] | None = None, device: str = "auto",
+          folder: str | os.PathLike[str] | None = None, workers: int | None = None, resume: bool = False,
+          progress: bool = True, say: Callable[[str], object] | None = show, **settings: object) -> Sweep:
+    """Train a net for each combination of the settings that are lists, ranges or arrays; other values hold for all.
+
+    build: a function of options that returns a net, or a name or place as `zoo.find` takes it. data: (train, test),
+    each as `data.DataLoader` takes it; with fold=k one of them, of which k nets hold out a part each, as their test
+    set. What can be a list: epochs, batch_size, seed, optimizer (a name of optim.OPTIMIZERS), schedule (a name of
+    optim.SCHEDULES, or as `fit` takes it), the optimizer's numbers (lr, momentum, ...), and the options of build.
+    Those that the data decide (in_channels, image_size, in_features, classes) it is given if it has them, and images
+    and tables are normalised, as `minidl train` does it.
+
+    loss: as `fit` takes it, else the net's own method, else the cross entropy. metrics: as `fit` takes them.
+    callbacks(net, optimizer, folder): what `fit` takes as callbacks. loader: more arguments for both loaders;
+    augment and drop_last are the training's.
+
+    folder: a new one, in which each net has its run folder; by default it is in runs/. resume: go on with the sweep
+    that is there, if one is. workers: processes; by default one for each CPU thread, and one on a GPU; 0: none. What a
+    process cannot be sent, such as a lambda, is trained in this one. Each net has the bits that it has alone.
+
+    Raises ValueError for settings that neither the optimizer nor build has, and for a folder that holds another sweep.
+
+    >>> import tempfile
+    >>> from minidl import data, nn
+    >>> def build(width=8, classes=10):
+    ...     return nn.Sequential(nn.Flatten(), nn.Linear(784, width), nn.ReLU(), nn.Linear(width, classes))
+    >>> digits = data.load("synthetic-digits", "train").first(200)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     found = sweep(build, digits, fold=2, epochs=1, lr=[0.01, 0.1], folder=f"{place}/rates", say=None)
+    ...     len(found.rows), sorted(found.best["settings"]), found.ensemble(2)(minidl.zeros(3, 1, 28, 28)).shape
+    (4, ['fold', 'lr'], (3, 10))
+    """
+    given = {"epochs": epochs, "batch_size": batch_size, "optimizer": optimizer, "schedule": schedule, **settings,
+             "seed": seed, **({"fold": range(fold)} if type(fold) is int else {})}
+    lists = {name: value.tolist() if isinstance(value, np.ndarray) else list(value) for name, value in given.items()
+             if isinstance(value, (list, range, np.ndarray))}
+    fixed = {name: value for name, value in given.items() if name not in lists}
+    if fold is not None and (type(fold) is not int or fold < 2):
+        raise ValueError(f"sweep: fold is {fold!r} but must be an int of at least 2, the parts of the data")
+    if empty := [name for name, value in lists.items() if not value]:
+        raise ValueError(f"sweep: {empty[0]} has no values; give at least 1")
+    if fold is None and not (isinstance(data, (tuple, list)) and len(data) == 2):
+        raise ValueError(f"sweep: data is a {type(data).__name__} but must be (train, test), or one data set with "
+                         "fold=k, which holds out a part")
+    nets = combined(lists, lambda each: {**fixed, **each}["epochs"])
+    model, where = zoo.find(build), devices.resolve(device)
+    for net in nets:
+        _split_settings(model, {**fixed, **net.settings})
+    threads = parallel.threads()
+    most = workers if workers is not None else 1 if where == "cuda" else threads
+    place_ = Path(folder) if folder is not None else new_folder(model.name)
+    shared = {"build": build, "data": data, "fold": fold, "fixed": fixed, "loss": loss, "metrics": metrics,
+              "callbacks": callbacks, "loader": dict(loader or {}), "device": where}
+    facts = {"program": True, "model": model.name, "fixed": {name: text(value) for name, value in fixed.items()}}
+    found = trained(nets, Job(place_, _fit, shared), most, threads, facts=facts, resume=resume,
+                    progress=progress, say=say)
+    found.build = None if isinstance(build, str) and build in zoo.MODELS else build
+    return found
+
+
+def new_folder(name: str) -> Path:
+    """One in runs/ that is not there yet."""
+    stem = f"{re.sub(r'[.]py:|[^A-Za-z0-9_.-]+', '-', name)}-sweep-{time.strftime('%Y%m%d-%H%M%S')}"
+    paths = (Path("runs") / (f"{stem}-{i}" if i else stem) for i in itertools.count())
+    return next(path for path in paths if not path.exists())
+
+
+def _split_settings(model: zoo.Model, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The optimizer's numbers and the net's options. Raises ValueError for a name that neither has."""
+    if settings["optimizer"] not in optim.OPTIMIZERS:
+        raise ValueError(f"sweep: optimizer is {settings['optimizer']!r} but must be one of "
+                         f"{', '.join(optim.OPTIMIZERS)}")
+    make, defaults = optim.OPTIMIZERS[settings["optimizer"]]
+    known = list(inspect.signature(make).parameters)[1:]
+    own = ("epochs", "batch_size", "optimizer", "schedule", "seed", "fold")
+    for name in settings:
+        if name not in (*own, *known, *model.options):
+            raise ValueError(f"sweep: {name} is not a setting of {settings['optimizer']}, which has "
+                             f"{', '.join(known)}, nor an option of {model.name}, which has "
+                             f"{', '.join(model.options) or 'none'}")
+    rates = {name: value for name, value in defaults.items() if value is not None}
+    return ({**rates, **{name: value for name, value in settings.items() if name in known}},
+            {name: value for name, value in settings.items() if name not in (*own, *known)})
+
+
+def _parts(data: Items, fold: int, part: int) -> Iterator[Any]:
+    """Of one data set all but the part-th of so many parts, and this part. Which items it has does not depend on the
+    net's seed."""
+    kind = isinstance(data, (Dataset, Table))
+    count = len(data[0] if isinstance(data, tuple) else next(iter(data.values())) if isinstance(data, dict) else data)
+    parts = np.array_split(np.random.Generator(np.random.Philox(0)).permutation(count), fold)
+    for indices in (np.concatenate([each for i, each in enumerate(parts) if i != part]), parts[part]):
+        yield (data[indices] if kind else mapped(itemgetter(indices), mapped(np.asarray, data))
+               if isinstance(data, (tuple, dict)) else Subset(data, indices))
+
+
+def _fit(shared: dict[str, Any], net: Net, path: Path, told: Callable[[str], object]) -> None:
+    """Train a net of Python's."""
+    settings = {**shared["fixed"], **net.settings}
+    train, test = (shared["data"] if shared["fold"] is None else
+                   _parts(shared["data"], shared["fold"], settings["fold"]))
+    model = zoo.find(shared["build"])
+    rates, options = _split_settings(model, settings)
+    extra: dict[str, Any] = {}
+    if isinstance(train, (Dataset, Table)):
+        shape = model.item(train.shape, **options)
+        options = {**model.of_data(shape, len(train.classes)), **options}
+        extra = train.preprocessing(shape)
+    extra |= {"device": shared["device"], **shared["loader"]}
+    loaders = (DataLoader(train, settings["batch_size"], seed=settings["seed"], **extra),
+               DataLoader(test, 500, shuffle=False, **{name: value for name, value in extra.items()
+                                                       if name not in ("augment", "drop_last")}))
+    minidl.manual_seed(settings["seed"])
+    model_ = model.build(**options).to(shared["device"])
+    make, schedule = optim.OPTIMIZERS[settings["optimizer"]][0], settings["schedule"]
+    updates = make(model_.parameters(), **rates)
+    if isinstance(schedule, str):
+        schedule = optim.schedule(schedule, settings["epochs"] * len(loaders[0]))
+    with RunFolder(path, model_, *loaders, resume=True) as run:
+        run.config = {**run.config, **{name: text(value) for name, value in settings.items()}}
+        callbacks = shared["callbacks"](model_, updates, path) if shared["callbacks"] else []
+        fit(model_, updates, *loaders, epochs=settings["epochs"], schedule=schedule, metrics=shared["metrics"],
+            loss=shared["loss"] or getattr(model_, "loss", ops.cross_entropy), progress=False, say=told,
+            callbacks=[run, *(callbacks if isinstance(callbacks, (list, tuple)) else [callbacks])], checkpoints=path,
+            resume=True)

@@ -1,0 +1,368 @@
+"""A sweep: each net is what it is alone, whatever its neighbours do, and a sweep that was killed goes on."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minidl
+from minidl import data, nn, training
+from minidl.tools import cli
+from minidl.tools import sweep as sweeps
+from minidl.tools.cli import sweep as commands
+from minidl.tools.cli.sweep import values_of
+
+ROOT = Path(minidl.__file__).parents[1]
+QUICK = ["perceptron", "--data", "synthetic-digits", "--limit-train", "400", "--limit-test", "100", "--no-progress",
+         "--device", "cpu"]
+NET = """
+import os
+from minidl import nn
+def build(width=8, classes=10, in_channels=1, image_size=28):
+    if width == 13:
+        os._exit(3)
+    if width == 14:
+        raise RuntimeError("fourteen")
+    return nn.Sequential(nn.Flatten(), nn.Linear(in_channels * image_size ** 2, width), nn.ReLU(),
+                         nn.Linear(width, classes))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sweep_net.py").write_text(NET)
+
+
+def build(width: int = 8, classes: int = 10) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, width), nn.ReLU(), nn.Linear(width, classes))
+
+
+@functools.cache
+def digits(split: str = "train", count: int = 200) -> data.Dataset:
+    return data.load("synthetic-digits", split, count=count)
+
+
+def rows(folder: str) -> dict[str, dict[str, Any]]:
+    return {row["net"]: row for row in training.read_metrics(folder, "sweep.jsonl")}
+
+
+def same(one: str | Path, other: str | Path) -> bool:
+    """Whether two run folders have the same weights and the same losses, to the bit."""
+    losses = [[{name: value for name, value in line.items() if name.startswith(("train_", "test_")) or name == "lr"}
+               for line in training.read_metrics(folder)] for folder in (one, other)]
+    weights = [(Path(folder) / "weights.h5").read_bytes() for folder in (one, other)]
+    return losses[0] == losses[1] and weights[0] == weights[1]
+
+
+# ---------------------------------------------------------------- the specification
+@pytest.mark.parametrize(("spec", "values"), [
+    ("lr=0.01:0.3:3", {"lr": [0.01, 0.155, 0.3]}), ("lr=1e-4:1:5:log", {"lr": [0.0001, 0.001, 0.01, 0.1, 1]}),
+    ("batch-size=32:128:4,seed=2:5", {"batch-size": [32, 64, 96, 128], "seed": [2, 3, 4]}),
+    ("augment=crop=4,flip|none,seed=0:1", {"augment": ["crop=4,flip", "none"], "seed": [0]}),
+    ("option.act=relu|tanh,option.original=true|false", {"option.act": ["relu", "tanh"],
+                                                        "option.original": ["true", "false"]})])
+def test_values(spec: str, values: dict[str, list[Any]]) -> None:
+    assert values_of(spec) == values
+
+
+@pytest.mark.parametrize(("spec", "said"), [
+    ("sed=0:8", r"'sed' is not one of epochs, batch-size, .*, nor option\.NAME of the model"),
+    ("lr=0.1,sed=0:8", r"'sed' in 'lr=0.1,sed=0:8' is not one of .*; several values are V\|V"),
+    ("lr", r"'lr' has no values; write lr=A:B:N or A:B:N:log .*, A:B .*, or V\|V\|V"),
+    ("lr=0.1:0.3", r"lr=0.1:0.3 cannot be read; write lr=A:B:N"), ("lr=0:1:4:log", "A and B above 0 for log"),
+    ("lr=0.1:0.3:1", "N of at least 2"), ("seed=3:3", "seed=3:3 cannot be read"), ("lr=1:2:3:4", "cannot be read"),
+    ("lr=0.1,lr=0.2", "lr has values twice, at last 0.2; give all in one: lr=V|V")])
+def test_values_that_cannot_be_read(spec: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^--sweep: .*{said}"):
+        values_of(spec)
+
+
+@pytest.mark.parametrize(("flags", "said"), [
+    (["--sweep", "lr=0.1|fast"], "argument --lr: 'fast' is not a number of at least 0"),
+    (["--sweep", "lr=0.1|0.1"], "sweep: two nets would have the folder lr=0.1; give each value once, and "),
+    (["--sweep", "lr=0.1|0.2", "--lr", "0.3"], "--lr contradicts --sweep lr=..., which gives its values; leave one "
+     "out"),
+    (["--sweep", "option.width=1|2"], "--sweep: model 'perceptron' has no option 'width'; it has in_channels, "),
+    (["--sweep", "lr=0.1|0.2", "--eval", "run"], "not allowed with argument"),
+    (["--workers", "2"], "--workers=2 is for a sweep; add --sweep, or leave it out"),
+    (["--resume", "a sweep", "--lr", "3"], "--lr=3.0 contradicts the sweep in a sweep, which goes on by its own "
+     "settings; leave it out"),
+    (["--resume", "of a program"], "of a program is the sweep of a program, which alone can go on with it: "
+     "minidl.sweep(..., resume=True)"),
+    (["--resume", "of code"], "names code, which is run only if the command line names it; if you trust it, add "
+     "my_net.py"),
+    (["--resume", "damaged"], "does not say what was swept; begin anew in another folder"),
+    (["--sweep", "lr=0.1|0.2", "--output-dir", "a sweep"], "sweep: a sweep holds a sweep already; go on with it by "
+     "--resume a sweep, in Python by resume=True, or name another folder")])
+def test_flags_that_contradict_a_sweep(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder, known in (("a sweep", {"spec": "lr=1|2", "flags": []}), ("of a program", {"program": True}),
+                          ("of code", {"spec": "lr=1|2", "flags": ["--model=my_net.py"]}), ("damaged", {})):
+        Path(folder).mkdir()
+        Path(folder, "sweep.json").write_text(json.dumps(known))
+    try:
+        status: object = cli.main(["train", *(QUICK if "--sweep" in flags else []), *flags])
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 2
+    assert said in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_processes_that_cannot_be(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["train", *QUICK, "--sweep", "lr=0.1|0.2", "--workers", "2"]
+    with monkeypatch.context() as patch:
+        patch.setattr(commands.train, "prepare", lambda args: "cuda")
+        assert cli.main(flags) == 2
+    assert ("--workers=2 has no meaning on a GPU, where the nets train one after another; leave it out, or name "
+            "--device cpu") in capsys.readouterr().err
+    args = commands.train.parser("minidl train").parse_args(flags[1:])
+    monkeypatch.setattr(commands.distributed.current(), "size", 2)
+    with pytest.raises(ValueError, match=r"^--sweep trains each net in one process, not in the ranks of mpiexec;"):
+        commands.sweep(args, "minidl train")
+
+
+# ---------------------------------------------------------------- nets by the command line
+@pytest.mark.slow
+def test_each_net_has_the_bits_that_it_has_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside one that diverges."""
+    spec = "lr=0.01|1e38,seed=0:2"
+    assert cli.main(["train", *QUICK, "--epochs", "2", "--sweep", spec, "--output-dir", "all", "--workers", "2"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert cli.main(["train", *QUICK, "--epochs", "2", "--lr", "0.01", "--seed", "1", "--output-dir", "alone"]) == 0
+    assert same("all/lr=0.01,seed=1", "alone")
+    before, after = (training.read_config(f"{folder}/config.json") for folder in ("alone", "all/lr=0.01,seed=1"))
+    assert {**before, "output_dir": "all/lr=0.01,seed=1"} == after
+    found = rows("all")
+    assert [row["state"] for row in found.values()] == ["finished", "finished", "diverged", "diverged"]
+    assert "use a smaller learning rate" in found["lr=1e+38,seed=0"]["why"]
+    assert (found["lr=0.01,seed=1"]["epochs"], found["lr=0.01,seed=1"]["settings"]) == (2, {"lr": 0.01, "seed": 1})
+    assert told[0].endswith("4 nets, 2 processes, sweep folder all")
+    assert told[-1] == (f"best: {told[-1].split()[1][:-1]}; look at it with: minidl report "
+                        f"{told[-1].split()[1][:-1]}; settings beside results: {Path('all/sweep.html')}")
+    page = Path("all/sweep.html").read_text()
+    assert "diverged: training: the loss is" in page
+    assert "<h2>seed</h2>" in page             # one value of lr alone finished, so it has no curve
+    assert "<h2>lr</h2>" not in page
+    run = told[-1].split()[1][:-1]
+    capsys.readouterr()
+    for command in (["report", run], ["runs", "all"], ["train", "--eval", run]):
+        assert cli.main(command) == 0, command
+    assert "all/lr=0.01,seed=0" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_net_that_fails_is_said_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """One raises, and one takes its process with it; they are tried again when the sweep goes on."""
+    flags = ["train", "sweep_net.py:build", *QUICK[1:], "--epochs", "1", "--sweep", "option.width=13|14|8"]
+    assert cli.main([*flags, "--output-dir", "all", "--workers", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "failed: its process ended with status 3" in out
+    assert "failed: fourteen" in out
+    assert "2 of 3 nets failed; their lines are in all/NAME.log; when it is mended, go on with: " in out
+    assert "RuntimeError: fourteen" in Path("all/option.width=14.log").read_text()
+    written = Path("all/option.width=8/weights.h5").stat().st_mtime_ns
+    Path("sweep_net.py").write_text(NET.replace("os._exit(3)", "pass"))
+    assert cli.main(["train", "sweep_net.py:build", "--resume", "all", "--no-progress"]) == 0
+    assert [row["state"] for row in rows("all").values()] == ["finished", "failed", "finished"]
+    assert Path("all/option.width=8/weights.h5").stat().st_mtime_ns == written
+
+
+def epochs_of(folder: Path) -> int:
+    return len(training.read_metrics(folder)) if (folder / "metrics.jsonl").exists() else 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("signum", [pytest.param(signal.SIGKILL, marks=pytest.mark.slow),
+                                    pytest.param(signal.SIGINT, marks=pytest.mark.deep)])
+def test_a_sweep_that_was_ended_goes_on_to_the_bit(signum: int) -> None:
+    """Its processes end with it. What was finished stays, what had begun goes on."""
+    flags = [sys.executable, "-m", "minidl", "train"]
+    options: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "stderr": subprocess.PIPE, "text": True}
+    begin = [*flags, *QUICK, "--sweep", "epochs=2|100", "--output-dir", "all", "--workers", "2"]
+    short, long = Path("all/epochs=2"), Path("all/epochs=100")
+    with subprocess.Popen(begin, **options) as run:
+        while run.poll() is None and (epochs_of(long) < 2 or not (short / "weights.h5").exists()):
+            time.sleep(0.05)
+        os.kill(run.pid, signum)
+        _, said = run.communicate(timeout=120)
+    begun = epochs_of(long)
+    assert 2 <= begun < 100
+    assert (run.returncode, said) == ((-signal.SIGKILL, "") if signum == signal.SIGKILL else (
+        130, f"minidl train: interrupted; the sweep is in all, go on with: {sys.executable} -m minidl train --resume "
+        "all\n"))
+    finished = (short / "weights.h5").stat().st_mtime_ns
+    assert cli.main(["train", "--resume", "all", "--no-progress", "--workers", "1"]) == 0
+    assert finished == (short / "weights.h5").stat().st_mtime_ns
+    assert "goes on in epoch" in Path("all/epochs=100.log").read_text()
+    assert cli.main(["train", *QUICK, "--epochs", "100", "--output-dir", "alone"]) == 0
+    assert same(long, "alone")
+
+
+# ---------------------------------------------------------------- in Python
+def test_a_sweep_in_this_process(capsys: pytest.CaptureFixture[str]) -> None:
+    found = minidl.sweep(build, (digits(), digits("test", 100)), epochs=2, lr=[0.01, 0.1], width=np.array([4, 8]),
+                         momentum=0.9, folder="all", workers=0)
+    assert capsys.readouterr().out == ""       # the nets' lines are in their files
+    assert "epoch  2/2: loss" in Path("all/lr=0.1,width=4.log").read_text()
+    assert [row["settings"] for row in found.rows if row["net"] == "lr=0.1,width=8"] == [{"lr": 0.1, "width": 8}]
+    assert found.best == found.rows[0] == max(found.rows, key=lambda row: row["best"])
+    assert str(found) == found.table()
+    assert found.table().splitlines()[0].split() == ["lr", "width", "best", "of", "epoch", "epochs", "seconds", "state"]
+    assert found._repr_html_().count("<tr>") == 5
+    config = training.read_config("all/lr=0.1,width=8/config.json")
+    assert (config["lr"], config["momentum"], config["batch_size"], config["option"]) == (0.1, 0.9, 128, {"width": 8})
+    alone = minidl.sweep(build, (digits(), digits("test", 100)), epochs=2, lr=0.1, width=8, momentum=0.9, folder="one",
+                         workers=0)
+    assert alone.rows[0]["net"] == "net"
+    assert (Path("one/net/weights.h5").read_bytes()) == Path("all/lr=0.1,width=8/weights.h5").read_bytes()
+
+
+def test_folds_and_the_ensemble_of_their_nets() -> None:
+    whole = digits(count=150)
+    found = minidl.sweep(build, whole, epochs=1, lr=0.1, fold=3, seed=[0, 1], folder="all", workers=0)
+    parts = [list(sweeps._parts(whole, 3, part)) for part in range(3)]
+    assert [(len(kept), len(out)) for kept, out in parts] == [(100, 50)] * 3
+    every = np.concatenate([out.images for _, out in parts])
+    assert sorted(each.tobytes() for each in every) == sorted(each.tobytes() for each in whole.images)
+    (spread,) = found.spread()
+    values = [row["best"] for row in found.rows]
+    assert (spread["nets"], spread["lowest"], spread["highest"]) == (6, min(values), max(values))
+    assert spread["mean"] == pytest.approx(np.mean(values))
+    assert found.table().splitlines()[-2].split() == ["nets", "mean", "lowest", "highest", "of"]
+    x = minidl.Tensor(np.random.default_rng(0).normal(size=(5, 1, 28, 28)).astype("f"))
+    nets = [minidl.load(Path(row["folder"]) / "weights.h5", code=build).eval() for row in found.rows[:2]]
+    mean = np.mean([net(x).softmax(-1).numpy() for net in nets], axis=0)
+    np.testing.assert_allclose(found.ensemble(2)(x).softmax(-1).numpy(), mean, rtol=1e-5)
+    for k in (0, 7):
+        with pytest.raises(ValueError, match=rf"^ensemble: k is {k} but must be an int from 1 to 6, the nets that"):
+            found.ensemble(k)
+
+
+def test_a_regression_of_arrays_that_goes_on() -> None:
+    """Its ensemble is the mean of the outputs; callbacks, metrics and a schedule are as fit takes them."""
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype("f")
+    given: dict[str, Any] = {
+        "loss": nn.MSELoss(), "metrics": {"error": lambda y, t: (y - t).abs().mean()}, "loader": {"drop_last": True},
+        "callbacks": lambda net, optimizer, folder: training.SaveBest(net, folder / "best.h5", "test_loss"),
+        "schedule": ["cosine", lambda step: 0.5], "optimizer": "adam", "batch_size": 16, "fold": 2, "folder": "all",
+        "workers": 0}
+    found = minidl.sweep(lambda width=4: nn.Sequential(nn.Linear(3, width), nn.Linear(width, 1)), (x, x[:, :1]),
+                         epochs=2, **given)
+    assert {row["of"] for row in found.rows} == {"test_loss"}
+    assert Path(found.best["folder"], "best.h5").exists()
+    assert "test_error" in training.read_metrics(found.best["folder"])[0]
+    assert found.ensemble()(minidl.Tensor(x)).shape == (64, 1)
+    with pytest.raises(ValueError, match=r"^sweep: all holds a sweep already"):
+        minidl.sweep(build, (x, x[:, :1]), epochs=2, **given)
+    for change, said in (({"schedule": "step"}, r"nets \[.*\] there but \[.*\] here"),
+                         ({"batch_size": 8}, r"fixed \{'epochs': 2, .*16.*\} there but .*8.*\} here")):
+        with pytest.raises(ValueError, match=rf"^sweep: all has other nets: .*{said}; name another folder"):
+            minidl.sweep(build, (x, x[:, :1]), epochs=2, **{**given, **change}, resume=True)
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"rate": 0.1}, "rate is not a setting of sgd, which has lr, momentum, weight_decay, nesterov, nor an option of .*"
+     "build, which has width, classes"),
+    ({"optimizer": "sdg"}, "optimizer is 'sdg' but must be one of sgd, adam"), ({"lr": []}, "lr has no values"),
+    ({"fold": 1}, "fold is 1 but must be an int of at least 2, the parts of the data"),
+    ({"fold": "5"}, "fold is '5' but"),
+    ({"fold": None}, r"data is a Dataset but must be \(train, test\), or one data set with fold=k"),
+    ({"lr": [0.1, 0.1]}, "two nets would have the folder lr=0.1,fold=0; give each value once"),
+    ({"seed": np.zeros(0)}, "seed has no values")])
+def test_settings_that_cannot_be(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^sweep: {said}"):
+        minidl.sweep(build, digits(), **{"epochs": 1, "fold": 2, "lr": 0.1, "folder": "all", **given})
+    assert not Path("all").exists()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")      # of overflow
+def test_no_net_finishes() -> None:
+    found = minidl.sweep(build, (digits(), digits()), epochs=1, lr=[1e37, 1e38], folder="all", workers=0)
+    with pytest.raises(ValueError, match=r"^sweep: none of 2 nets has finished; the first diverged: .*learning rate"):
+        _ = found.best
+    assert "diverged" in Path("all/sweep.html").read_text()
+
+
+def test_one_process_at_a_time() -> None:
+    pytest.importorskip("fcntl")
+    given: dict[str, Any] = {"epochs": 1, "lr": 0.1, "folder": "all", "workers": 0}
+    minidl.sweep(build, (digits(), digits()), **given)
+    with open("all/sweep.json", "rb") as held:
+        sweeps.lock(held.fileno(), "free")
+        with pytest.raises(ValueError, match=r"^sweep: another process is at the sweep in all; wait for its end, or"):
+            minidl.sweep(build, (digits(), digits()), **given, resume=True)
+
+
+def test_what_a_process_cannot_be_sent_is_trained_here() -> None:
+    said: list[str] = []
+    found = minidl.sweep(lambda: build(), (digits(), digits()), epochs=1, lr=0.1, seed=[0, 1], folder="all",
+                         say=said.append)
+    assert [row["state"] for row in found.rows] == ["finished"] * 2
+    (line,) = said
+    assert line.startswith("sweep: trains one net after another in this process, since a process cannot be sent it (")
+
+
+def test_what_was_typed_cannot_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed: Any = ModuleType("__main__")
+    exec("def build(): ...", vars(typed))
+    monkeypatch.setitem(sys.modules, "__main__", typed)
+    said = "a process cannot import what was typed here; functions in a file can be"
+    assert sweeps._packed(sweeps.Job(Path("all"), typed.build, None)) == (b"", said)
+
+
+SCRIPT = """
+import sys
+import minidl
+from minidl import data
+from sweep_net import build
+def go():
+    sets = [data.load("synthetic-digits", split).first(400 if split == "train" else 100) for split in ("train", "test")]
+    print(minidl.sweep("perceptron", tuple(sets), epochs=2, lr=[0.01, 0.1], folder="all", device="cpu",
+                       workers=2).table())
+if __name__ == "__main__" or "unguarded" in sys.argv:
+    go()
+"""
+
+
+def run_script(*flags: str) -> subprocess.CompletedProcess[str]:
+    Path("script.py").write_text(SCRIPT)
+    return subprocess.run([sys.executable, "script.py", *flags], env={**os.environ, "PYTHONPATH": str(ROOT)},
+                          capture_output=True, text=True, timeout=120, check=False)
+
+
+ALONE = ["--epochs", "2", "--lr", "0.1", "--momentum", "0", "--weight-decay", "0", "--batch-size", "128",
+         "--lr-schedule", "constant", "--output-dir", "alone"]
+
+
+def test_a_program_trains_what_the_command_line_trains() -> None:
+    minidl.sweep("perceptron", (digits("train", 400), digits("test", 100)), epochs=2, lr=[0.01, 0.1], folder="all",
+                 device="cpu", workers=0)
+    assert cli.main(["train", *QUICK, *ALONE]) == 0
+    assert same("all/lr=0.1", "alone")
+
+
+@pytest.mark.deep
+def test_a_script_trains_it_in_processes() -> None:
+    done = run_script()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert cli.main(["train", *QUICK, *ALONE]) == 0
+    assert same("all/lr=0.1", "alone")
+
+
+@pytest.mark.deep
+def test_a_script_without_a_guard_is_told_what_it_lacks() -> None:
+    assert run_script("unguarded").stderr.splitlines()[-1] == (
+        "ValueError: sweep: a process ended at its start, with status 1; in a script, call minidl.sweep below `if "
+        '__name__ == "__main__":`, and define functions above it, or train in this process: workers=0')
