@@ -92,6 +92,14 @@ def test_a_wrong_solution_gets_the_sentence_of_its_fault(name: str, tmp_path: Pa
     assert any(re.search(expected, each) for each in sentences), "\n".join([diff.partition("\n")[0], *sentences])
 
 
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    """Labs 8 and 10 have two files."""
+    (tmp_path / "lab.py").write_text(solution("08-unrolling").read_text(encoding="utf-8"), encoding="utf-8")
+    result = judged(COURSE / "08-unrolling", tmp_path / "lab.py", 0, 60)
+    wrong = {row["wrong"] for row in result["steps"]}
+    assert wrong == {"there is no lab.cu; hand in all files of the lab, in one folder"}
+
+
 @pytest.mark.parametrize("lab", LABS)
 def test_a_lab_is_complete(lab: str) -> None:
     """Its page has the steps with their points, in all 100; its starting file has gaps; there are wrong solutions."""
@@ -101,6 +109,6 @@ def test_a_lab_is_complete(lab: str) -> None:
     assert sum(each.points for each in steps) == 100
     assert page.startswith(f"# Lab {int(lab[:2])}: ")
     assert f"minidl lab check {int(lab[:2])}\n" in page
-    assert "TODO" in student_file(COURSE / lab).read_text(encoding="utf-8")
-    assert "TODO" not in solution(lab).read_text(encoding="utf-8")
+    assert all("TODO" in file.read_text(encoding="utf-8") for file in (COURSE / lab).glob("lab.*"))
+    assert not any("TODO" in file.read_text(encoding="utf-8") for file in solution(lab).parent.glob("lab.*"))
     assert sum(name.startswith(f"{lab}/") for name in DIFFS) >= 5
