@@ -96,6 +96,7 @@ def test_values_that_cannot_be_read(spec: str, said: str) -> None:
      "out"),
     (["--sweep", "option.width=1|2"], "--sweep: model 'perceptron' has no option 'width'; it has in_channels, "),
     (["--sweep", "lr=0.1|0.2", "--eval", "run"], "not allowed with argument"),
+    (["--sweep", "lr=0.1|0.2", "--check-grads"], "--check-grads does not train, and --sweep trains nets; leave one"),
     (["--workers", "2"], "--workers=2 is for a sweep; add --sweep, or leave it out"),
     (["--resume", "a sweep", "--lr", "3"], "--lr=3.0 contradicts the sweep in a sweep, which goes on by its own "
      "settings; leave it out"),

@@ -93,6 +93,8 @@ def _flags(settings: dict[str, Any]) -> list[str]:
 
 def sweep(args: argparse.Namespace, prog: str) -> None:
     """Train all nets, or those that are left, and say what came of it."""
+    if args.check_grads:
+        raise ValueError("--check-grads does not train, and --sweep trains nets; leave one of them out")
     if distributed.current().size > 1:
         raise ValueError("--sweep trains each net in one process, not in the ranks of mpiexec; leave mpiexec out, and "
                          "name processes by --workers")
