@@ -15,6 +15,8 @@ PARAMETERS = type(pytest.param())          # of what pytest.param gives
 ONCE = {
     "test_replay.py::test_many_steps_of_a_zoo_model":
         "what 1,000 steps show and 20 do not is memory that is used again, which the program lays out",
+    "test_labs.py::test_a_wrong_solution_gets_the_sentence_of_its_fault":
+        "kernels are compiled by the same g++, and each lab's check runs on the other Python with its solution",
     "test_second.py::test_wrong_rules_are_found":
         "the faults are in rules whose text is the same, and what finds them runs there too",
     "test_hostile_weights.py::test_hostile_files_are_refused_or_load_right_within_bounds":
