@@ -272,7 +272,7 @@ def counted(watch: ctypes.CDLL, library: Path, file: str, place: Callable[[int, 
     start = watch.watch_counts(ctypes.byref(count))
     if count.value < 0:
         return Counted({}, False, {})
-    found, arithmetic = start[:count.value], _arithmetic(library)
+    found, arithmetic = start[:count.value], _arithmetic(shutil.which("objdump"), library)
     costs = [(each.offset, each.counts(), each) for each in found if WAYS[each.way] != "flop"]
     costs += [(at, Counts(flop=flop * each.asked), None) for each in found if WAYS[each.way] == "flop"
               for at, flop in arithmetic.get(each.offset, ())]
@@ -290,11 +290,10 @@ def counted(watch: ctypes.CDLL, library: Path, file: str, place: Callable[[int, 
 
 
 @functools.lru_cache(64)
-def _arithmetic(library: Path) -> dict[int, list[tuple[int, int]]]:
+def _arithmetic(tool: str | None, library: Path) -> dict[int, list[tuple[int, int]]]:
     """Of each basic block of a library, by the offset that counts.cpp tells of it: where its instructions of floating
     point are, and their FLOP. g++ gives each number an instruction of its own. Empty where binutils are not installed.
     """
-    tool = shutil.which("objdump")
     done = tool and subprocess.run([tool, "-d", "--no-show-raw-insn", str(library)], capture_output=True, text=True,
                                    check=False)
     found: dict[int, list[tuple[int, int]]] = {}
@@ -315,14 +314,12 @@ def frames(library: Path, offsets: Iterable[int]) -> dict[int, list[tuple[str, i
 
     Lines of the emulator's own headers are left out. Empty where binutils are not installed.
     """
-    return _frames(library, tuple(sorted({*offsets} - {0})))
+    tool, order = shutil.which("addr2line"), tuple(sorted({*offsets} - {0}))
+    return _frames(tool, library, order) if tool and order else {}
 
 
 @functools.lru_cache(64)
-def _frames(library: Path, order: tuple[int, ...]) -> dict[int, list[tuple[str, int]]]:
-    tool = shutil.which("addr2line")
-    if tool is None or not order:
-        return {}
+def _frames(tool: str, library: Path, order: tuple[int, ...]) -> dict[int, list[tuple[str, int]]]:
     done = subprocess.run([tool, "-a", "-i", "-e", str(library), *map(hex, order)], capture_output=True, text=True,
                           check=False)
     found: list[list[tuple[str, int]]] = []
