@@ -24,7 +24,7 @@ RENAMED = {
     "chunks": ("count",), "exponent": ("p",), "tensor": ("x",), "split_size_or_sections": ("sizes",),
     "val": ("value",), "a": ("low",), "b": ("high",), "fn": ("function",), "param": ("tensor",),
     "state_dict": ("state",), "mode": ("training",), "obj": ("model",), "f": ("path",), "ext_tensor": ("x",),
-    "defaults": ("common",), "pad": ("widths",), "operands": ("tensors",)}
+    "object": ("array",), "defaults": ("common",), "pad": ("widths",), "operands": ("tensors",)}
 # PyTorch's functions in C, by its documentation
 PLACES = {
     **dict.fromkeys(("abs", "exp", "log", "sqrt", "rsqrt", "neg", "clone", "silu", "relu", "sigmoid", "tanh",

@@ -130,6 +130,18 @@ def twins_layers(torch: Any) -> dict[str, Any]:
                 maps.append(sum(functional.conv2d(x[:, c:c + 1], next(connections)[None, None]) for c in reads))
             return torch.cat(maps, 1) + self.bias[:, None, None]
 
+    class LocallyConnected2d(layers.Module):
+        def __init__(self, c: int, m: int, size: tuple[int, int], k: int):
+            super().__init__()
+            self.k, self.out = k, (size[0] - k + 1, size[1] - k + 1)
+            self.weight = layers.Parameter(torch.zeros(m, c * k * k, *self.out))
+            self.bias = layers.Parameter(torch.zeros(m, *self.out))
+            self.register_buffer("windows", torch.zeros(c * k * k, 1, k, k))
+
+        def forward(self, x: Any) -> Any:
+            windows = functional.unfold(x, self.k).reshape(len(x), -1, *self.out)
+            return torch.einsum("nthw,mthw->nmhw", windows, self.weight) + self.bias
+
     class RBF(layers.Module):
         def __init__(self, codes: list[list[float]], j: float):
             super().__init__()
@@ -165,7 +177,8 @@ def twins_layers(torch: Any) -> dict[str, Any]:
 
     both = types.SimpleNamespace(**{name: layer for name, layer in vars(layers).items() if not name.startswith("_")})
     vars(both).update(ScaledTanh=ScaledTanh, Subsample2d=Subsample2d, TableConv2d=TableConv2d, RBF=RBF,
-                      Hardsigmoid=Hardsigmoid, GELU=lambda how="none": layers.GELU(approximate=how))
+                      LocallyConnected2d=LocallyConnected2d, Hardsigmoid=Hardsigmoid,
+                      GELU=lambda how="none": layers.GELU(approximate=how))
     return {"nn": both, "optim": torch.optim, "Residual": Residual, "Beside": Beside, "Means": Means}
 
 
