@@ -93,8 +93,8 @@ CORE, OPS, CUDA = "minidl/core", "minidl/ops", "minidl/ops/cuda"
 BASE = ("numpy", *(f"{CORE}/{name}" for name in ("contexts", "mode", "tensor", "by_tensor", "device", "rng")), OPS)
 NN = tuple(f"minidl/nn/{name}" for name in ("__init__", "containers", "habits", "init", "layers", "losses", "module",
                                             "parameter", "table"))         # all but weights
-NAMES = {"arrays": ("arrange", "basic", "contraction", "indexing", "methods", "operators", "select", "shapes",
-                    "statistics"),
+NAMES = {"arrays": ("arrange", "basic", "contraction", "functions", "indexing", "methods", "operators", "select",
+                    "shapes", "statistics"),
          "layers": ("activation", "attention", "conv", "linear", "lookup", "norm", "pool", "resample", "units"),
          "losses": ("criteria", "loss", "nll")}
 FAMILIES = tuple(f"{OPS}/{group}/{name}" for group, names in NAMES.items() for name in names)
@@ -160,7 +160,8 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
       for family in FAMILIES),
     (f"{OPS}/__init__", (f"{COMMON}/op", f"{COMMON}/backend", f"{COMMON}/primitives", f"{COMMON}/curves",
                          f"{COMMON}/geometry/sets", *FAMILIES)),
-    (f"{OPS}/create", ("numpy", f"{CORE}/mode", f"{CORE}/rng", f"{CORE}/device", f"{CORE}/tensor", GEOMETRY)),
+    (f"{OPS}/create", ("numpy", f"{CORE}/mode", f"{CORE}/rng", f"{CORE}/device", f"{CORE}/tensor", GEOMETRY,
+                      f"{COMMON}/backend")),
     ("minidl/compiler/graph", ("cupy", "numpy", f"{CORE}/device", f"{CORE}/mode", f"{CORE}/pools", f"{CORE}/tensor",
                                f"{COMMON}/primitives",
                                f"{CUDA}/launch/addresses", "minidl/compiler")),
@@ -336,7 +337,8 @@ def test_a_circle_is_found(module: str, line: str, files: list[set[str]], wings:
 
 # ---------------------------------------------------------------- op bodies touch arrays only through k
 SHAPE_FACTS = {"shape", "dtype", "ndim", "size"}
-SHAPE_READERS = {"_shape", "tuple", "zip", "enumerate", "len"}         # may be handed arrays: they look at shapes
+# These may be handed arrays: they look at shapes and dtypes
+SHAPE_READERS = {"_shape", "_numbers", "tuple", "zip", "enumerate", "len"}
 SHAPE_NUMPY = {"cumsum"}                                               # NumPy on tuples of sizes
 
 

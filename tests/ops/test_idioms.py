@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import math
 import pickle
 import re
 from collections.abc import Iterator
@@ -79,11 +80,32 @@ ROWS: list[Row] = [
           "ops.outer(v, v)", "ops.einsum('ij,jk->ik', x, w)", "ops.einsum('ij,kj', x, y)",
           "ops.matmul(x, w)", "ops.exp(x)", "ops.pow(x, 2)"),
     *names("arithmetic", ("ops.clamp(x, 0, 1)", r"in its place: ops\.clip\(x, low, high\)"),
-           ("y // 2", r"floordiv: is not computed on Tensors; write t\.numpy\(\) // y"),
-           ("y % 2", r"mod: is not computed on Tensors; write t\.numpy\(\) % y"), ("y.floor()", NUMPY),
-           ("y.sin()", NUMPY), ("m.log1p()", r"in its place: \(t \+ 1\)\.log\(\)"), ("y.sign()", NUMPY),
-           ("torch.exp(x)", r"minidl\.exp: is not here; in its place: minidl\.ops\.exp"),
-           ("torch.einsum('ij,jk', x, w)", r"minidl\.einsum: is not here; in its place: minidl\.ops\.einsum")),
+           ("y.trunc()", NUMPY), ("torch.topk(x, 2)", r"minidl\.topk: is not here; in its place: t\.topk\(\.\.\.\)")),
+    *same("elementwise",
+          "x.sin()", "x.cos()", "x.sign()", "x.round()", "(x * 2.5).floor()", "(x * 2.5).ceil()", "x.erf()",
+          "m.log1p()", "x.expm1()", "torch.sin(x)", "torch.round(torch.tensor([0.5, 1.5, -2.5, 2.6]))",
+          "torch.sign(torch.tensor([-2, 0, 3]))", "torch.floor(torch.tensor([1, 2]))",
+          "torch.erf(torch.tensor([1, 2]))", "torch.log1p(torch.tensor([1, 2]))", "torch.sin(torch.tensor([True]))",
+          "x % 2", "x % m", "x.remainder(-1.5)", "5.0 % m", "torch.tensor([5, -5, 7]) % 3",
+          "torch.tensor([5, -5, 7]) % torch.tensor([-3, 3, 7])", "torch.remainder(m, y)", "y // 2", "-7 // m",
+          "torch.tensor([5, -5, 7]) // 3", "torch.tensor([5, -5]) // torch.tensor([-3, 2])", "y.floor_divide(0.3)",
+          "torch.floor_divide(y, m)", "torch.tensor([1.0, -1.0, 0.0]) // 0.0", "torch.tensor([3.0, -3.0]) % math.inf"),
+    *same("top level",
+          "torch.exp(x)", "torch.einsum('ij,jk', x, w)", "torch.cat([x, y], 1)", "torch.cat((x, y), dim=0)",
+          "torch.concatenate([x, y])", "torch.stack([x, y])", "torch.where(b, x, 0.0)", "torch.relu(x)",
+          "torch.sigmoid(x)", "torch.tanh(x)", "torch.softmax(x, 1)", "torch.log_softmax(x, dim=1)",
+          "torch.matmul(x, w)", "torch.sum(x)", "torch.sum(x, 1)", "torch.mean(x, dim=1, keepdim=True)",
+          "torch.max(x)", "torch.min(x)", "torch.abs(x)", "torch.sqrt(m)", "torch.log(m)", "torch.pow(x, 2)",
+          "torch.clip(x, 0, 1)", "torch.maximum(x, y)", "torch.minimum(x, y)", "torch.squeeze(s)",
+          "torch.unsqueeze(x, 0)", "torch.flatten(images, 1)", "torch.reshape(x, (3, 2))", "torch.argmax(y, 1)",
+          "torch.argsort(y)", "torch.gather(x, 1, g)", "torch.flip(x, (0,))", "torch.outer(v, v)", "torch.prod(x, 1)",
+          "torch.var(x)", "torch.std(x, 1)", "torch.norm(x)", "torch.add(x, y)", "torch.sub(x, 1)", "torch.mul(x, y)",
+          "torch.div(x, m)", "torch.neg(x)", "torch.eq(y, v)", "torch.gt(y, 0)", "torch.split(x, 1)",
+          "torch.cumsum(x, 1)", "torch.cumsum(x, dim=0)", "torch.logsumexp(x, 1)", "torch.logsumexp(x, (0, 1), True)",
+          "torch.tril(x)", "torch.triu(x, 1)", "images.tril(-1)", "x.triu(diagonal=-1)",
+          "torch.unique(torch.tensor([3, 1, 3, 2]))", "torch.unique(y, True, True, True)",
+          "torch.tensor([[2.0, 1.0], [2.0, 3.0]]).unique(return_counts=True)",
+          "torch.unique(torch.tensor([math.nan, 1.0, math.nan]))"),
     *same("reduce",
           "x.sum()", "x.sum(1)", "x.sum(dim=1)", "x.sum(dim=(0, 1))", "x.sum(1, keepdim=True)", "x.sum(0, True)",
           "ops.sum(x, 1)", "ops.sum(x, dim=1, keepdim=True)", "x.mean()", "x.mean(1)", "x.mean(dim=0, keepdim=True)",
@@ -96,7 +118,7 @@ ROWS: list[Row] = [
     *[Row("reduce", code, theirs) for code, theirs in (
         ("x.max(axis=1)", "x.max(1).values"), ("x.min(axis=1)", "x.min(dim=1).values"), ("np.mean(y)", "y.mean()"),
         ("np.sum(y, 1)", "y.sum(1)"), ("np.var(y)", "y.var(unbiased=False)"))],
-    *names("reduce", ("y.median()", NUMPY), ("y.unique()", NUMPY),
+    *names("reduce", ("y.median()", NUMPY), ("y.bincount()", NUMPY),
            ("y.count_nonzero()", r"in its place: \(t != 0\)\.sum\(\)")),
     *same("compare",
           "y > 0", "y >= v", "y < 0", "y <= 0", "y == v", "y != 0", "y.eq(v)", "y.ne(0)", "y.gt(0)", "y.lt(v)",
@@ -142,8 +164,20 @@ ROWS: list[Row] = [
           "F.cross_entropy(x, i, weight=v, label_smoothing=0.1)", "F.cross_entropy(x, i, ignore_index=0)",
           "F.binary_cross_entropy_with_logits(x, b.to(x.dtype))",
           "F.binary_cross_entropy_with_logits(x, b.to(x.dtype), pos_weight=v, reduction='sum')"),
-    *names("functional", ("F.one_hot(i)", r"numpy\.eye"),
-           ("F.conv2d(images, filters, padding='same')", r"conv2d: padding")),
+    *same("functional", "F.cross_entropy(images, torch.tensor(LABELS))", "F.nll_loss(images, torch.tensor(LABELS), v)",
+          "F.cross_entropy(images, torch.tensor(LABELS), v, reduction='none', ignore_index=1)",
+          "nn.CrossEntropyLoss(label_smoothing=0.1)(images, torch.tensor(LABELS))", "F.one_hot(i)",
+          "F.one_hot(i, 5)", "F.one_hot(g, num_classes=3)", "F.dropout2d(images).shape",
+          "F.conv2d(images, filters, padding='same')",
+          "F.conv2d(images, filters[:, :, :2], padding='same', dilation=2)",
+          "F.conv2d(images, filters, None, 2, 'valid')",
+          "F.conv1d(images[:, :, 0], filters[:, :, 0, :2], padding='same')",
+          "nn.Conv2d(3, 4, 3, padding='same')(images).shape",
+          "nn.Conv1d(3, 4, 4, padding='same')(images[:, :, 0]).shape",
+          "F.conv3d(images[None], torch.ones(2, 2, 1, 3, 2), None, 1, (0, 1, 1))",
+          "F.conv3d(images[None], torch.ones(2, 2, 2, 3, 3), padding='same')",
+          "nn.Conv3d(2, 4, 3, padding=1, stride=(1, 2, 2))(images[None]).shape",
+          "nn.Conv3d(2, 4, (1, 2, 3), bias=False).weight.shape"),
     *same("nn",
           "nn.Linear(3, 4)(x).shape", "net(x)", "nn.Conv2d(3, 4, 3)(images).shape", "nn.MaxPool2d(2)(images)",
           "nn.Conv2d(3, 4, kernel_size=3, stride=2, padding=1)(images).shape", "nn.AvgPool2d(2)(images)",
@@ -170,6 +204,12 @@ ROWS: list[Row] = [
           "net.requires_grad_(False)\nnet(y).requires_grad", "sum(p.numel() for p in net.parameters())",
           "net.to('cpu')(x)", "net.double()[0].weight.dtype", "net.float()(x)", "copy.deepcopy(net)(x)",
           "net.load_state_dict(net.state_dict())\nnet(x)", "len(nn.ModuleList([nn.ReLU(), nn.Tanh()]))",
+          "net[1] = nn.ReLU()\nnet(x)", "len(net.append(nn.Sigmoid()))", "net.append(nn.Sigmoid())\nnet(x)",
+          "net.insert(1, nn.Sigmoid())\nnet(x)", "net.insert(1, nn.ReLU())\nlist(net.state_dict())",
+          "del net[1]\nlist(net.state_dict())", "net.extend([nn.ReLU(), nn.Tanh()])\nnet(x)", "net[:2](x)",
+          "list(net[1:].state_dict())", "type(net.pop(1)).__name__", "nn.Dropout2d(0.5).eval()(images)",
+          "nn.LSTM(6, 4)(images[0])[0].shape", "list(nn.GRU(3, 4, 2, batch_first=True).state_dict())",
+          "nn.MultiheadAttention(6, 2)(*[images[0]] * 3)[1].shape",
           "net.register_buffer('mean', torch.ones(2))\nlen(list(net.buffers()))", "pickle.loads(pickle.dumps(net))(x)"),
     *names("nn", ("nn.functional.relu(x)", r"minidl\.ops"),
            ("net.register_forward_hook(print)", r"call the layer in your own forward"),
@@ -218,6 +258,7 @@ def test_most_of_them_work() -> None:
 # ---------------------------------------------------------------- running one
 A = np.arange(6.0).reshape(2, 3)
 A8 = np.arange(4, dtype=np.uint8)
+LABELS = np.arange(72).reshape(2, 6, 6) % 3
 LOADER = data.DataLoader(data.load("synthetic-digits", "test").first(20), 8)
 RNG = np.random.default_rng(0)
 IMAGES = RNG.standard_normal((2, 3, 6, 6), np.float32)
@@ -233,8 +274,8 @@ def world(torch: Any, ops: Any, functional: Any, nn: Any, optim: Any, data: Any)
             parameter.copy_(torch.linspace(-1, 1, parameter.numel()).reshape(parameter.shape))
     leaves = {name: torch.tensor(array, requires_grad=True) for name, array in (("x", X), ("images", IMAGES))}
     return {"torch": torch, "ops": ops, "F": functional, "nn": nn, "optim": optim, "data": data, "net": net, "np": np,
-            "A": A, "A8": A8, "copy": copy, "pickle": pickle, "loader": LOADER, **leaves,
-            "leaves": [*leaves.values(), *net.parameters()],
+            "math": math, "LABELS": LABELS, "A": A, "A8": A8, "copy": copy, "pickle": pickle, "loader": LOADER,
+            **leaves, "leaves": [*leaves.values(), *net.parameters()],
             **{name: torch.tensor(array) for name, array in ARRAYS.items()}}
 
 

@@ -115,7 +115,8 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             result.changed = next(t for t in inputs if isinstance(t, Tensor)).changed
             if node is not None:
                 node.changed = result.changed
-        if not y.shape and len(held := {id(of): of for t in inputs if (of := weights_of(t)) is not None}) == 1:
+        if not y.shape and len(held := {id(of): of for t in inputs if (of := weights_of(t)) is not None
+                                        and not t.shape}) == 1:
             result.weights, = held.values()    # one number that is computed of a weighted mean counts as that does
         return result
 
@@ -203,7 +204,8 @@ def _named(name: str, error: Exception, inputs: tuple[object, ...]) -> Exception
     if str(error).partition(": ")[0].replace("_", "").isalnum():
         return error
     dtypes = " and ".join(str(getattr(t, "dtype", type(t).__name__)) for t in inputs)
-    return type(error)(f"{name}: of {dtypes}: {error}; convert with .to(dtype=...)")
+    kind = next(kind for kind in (TypeError, ValueError, OverflowError) if isinstance(error, kind))
+    return kind(f"{name}: of {dtypes}: {error}; convert with .to(dtype=...)")      # NumPy's own kinds take no text
 
 
 def by_name_alone(name: str, options: Sequence[str]) -> TypeError:

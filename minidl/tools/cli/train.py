@@ -513,7 +513,16 @@ def run(args: argparse.Namespace) -> None:
         if world.rank == 0:
             _pictures(folder, model, test_loader)
     say(f"{args.model} on {train.name}: {result(last)} after {args.epochs} "
-        f"epoch{'' if args.epochs == 1 else 's'} in {time.perf_counter() - start:.1f} s ({where})")
+        f"epoch{'' if args.epochs == 1 else 's'} in {time.perf_counter() - start:.1f} s ({where}); "
+        + _next(folder, last))
+
+
+def _next(folder: RunFolder, last: dict[str, Any]) -> str:
+    """Where a finished run's weights are, and what can be done with it."""
+    run, weights = (shlex.quote(str(path)) for path in (folder.path, folder.weights))
+    answers = not math.isnan(last.get("test_accuracy", math.nan))
+    predict = f"{typed('minidl predict')} --weights {weights} FILE, or " if answers else ""
+    return f"weights in {folder.weights}; next: {predict}{typed('minidl plot')} {run}"
 
 
 def _warn_of_stretching(args: argparse.Namespace, epochs: int, folder: RunFolder) -> None:
