@@ -25,7 +25,7 @@ WITH_INDICES: dict[str, tuple[Any, Any]] = {
     "nll_loss": (lambda x, i, w: ops.nll_loss(x, i, w, ignore_index=2, reduction="sum"), [1, 2, 3, 0]),
     "embedding": (lambda x, i, w: ops.embedding(i, x), [[1, 3, 3], [0, 3, 1]]),
     "embedding of padding": (lambda x, i, w: ops.embedding(i, x, padding_idx=3), [[1, 3, 3], [0, 3, 1]]),
-    "one_hot": (lambda x, i, w: x * (ops.one_hot(i, 4) > 0), [1, 3, 3, 0]),
+    "one_hot": (lambda x, i, w: x * ops.one_hot(i, 4).float(), [1, 3, 3, 0]),
     "where": (lambda x, i, w: ops.where(i, x, 0.5), [[True, False, True, True]]),
 }
 IN_CASES = sorted(CASES.keys() - {"dropout", "dropout2d", "cross_entropy", "nll_loss", "embedding", "one_hot", "unique",
