@@ -444,6 +444,7 @@ SWEEPS: dict[str, Sweep] = {
     "cross_entropy": Sweep("F.cross_entropy(x, i)", labelled),
     "cross_entropy smoothed": Sweep("F.cross_entropy(x, i, label_smoothing=0.1)", labelled),
     "nll_loss": Sweep("F.nll_loss(x, i)", labelled),
+    "kl_div": Sweep("F.kl_div(x, y)", plain("normal", "positive")),
     **arguments(plain("normal", "normal"), "F.{}(x, y)", "mse_loss", "l1_loss", "huber_loss",
                 "binary_cross_entropy_with_logits"),
     "interpolate": Sweep("F.interpolate(x, scale_factor=f)", images(f=(2, 3))),

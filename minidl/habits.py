@@ -51,7 +51,6 @@ ADVICE: dict[str, dict[str, str]] = {
         "grad_fn": "t.node, the Node that made it, or None",
         "register_hook": "read t.grad after backward(); the gradient "
         "between is what an op of your own sees: docs/own-op.md",
-        "retain_grad": "t.grad is kept for leaves: make x.detach() a leaf with requires_grad=True",
         "detach_": "t = t.detach()",
         "data_ptr": "t.numpy().ctypes.data on the CPU",
         "is_contiguous": "t.numpy().flags.c_contiguous",
@@ -136,7 +135,6 @@ ADVICE: dict[str, dict[str, str]] = {
         "mm": "ops.matmul(x, y)",
         "cosine_similarity": "(x * y).sum(1) / (x.norm(dim=1) * y.norm(dim=1))",
         "logsigmoid": "ops.minimum(x, 0) - ((-x.abs()).exp() + 1).log()",
-        "kl_div": "(p * (p.log() - q.log())).sum()",
         "permute": "ops.transpose(x, axes)",
         "clamp": "ops.clip(x, low, high)",
         "chunk": "t.chunk(count, axis)",
@@ -145,7 +143,6 @@ ADVICE: dict[str, dict[str, str]] = {
     },
     "minidl.nn": {
         "functional": "minidl.ops",
-        "utils": "optim.clip_grad_norm(params, max_norm) and optim.clip_grad_value(params, value)",
         "ParameterList": "a list of Tensors",
         "ParameterDict": "a dict of Tensors",
         "LogSoftmax": "ops.log_softmax(x, axis) in forward",

@@ -38,15 +38,20 @@ whole: Callable[..., Any] = max            # (k, what an op passes back): as an 
 plus: Callable[..., Any] = max             # (k, two of these): their sum, which may become an array later; set there
 
 
+def _nothing() -> None:
+    """In the place of a reference to a Tensor."""
+
+
 class Node:
     """One recorded operation: its name, its backward closure and where its inputs came from.
 
     `inputs[i]` is the Node that made input i, or the Tensor itself where no operation did (None for a number);
     `need[i]` says whether a gradient is wanted. `k` is the backend whose primitives the operation used. `changed`
-    is that of the Tensor it made: when the result's memory was last changed in place.
+    is that of the Tensor it made: when the result's memory was last changed in place. `keeps` refers to that Tensor if
+    its gradient is kept.
     """
 
-    __slots__ = ("backward", "changed", "inputs", "k", "name", "need", "number")
+    __slots__ = ("backward", "changed", "inputs", "k", "keeps", "name", "need", "number")
 
     def __init__(self, name: str, k: ModuleType, inputs: tuple[Any, ...], need: tuple[bool, ...],
                  backward: Backward):
@@ -57,6 +62,7 @@ class Node:
         self.backward: Backward | None = backward
         self.number = clock()
         self.changed = [0]
+        self.keeps: Callable[[], Tensor | None] = _nothing
 
 
 class Tensor(Attached):
@@ -407,6 +413,8 @@ def _flow(root: Node, seed: Array, retain_graph: bool) -> tuple[list[tuple[Tenso
         if gy is None:                     # every consumer answered None
             continue
         k = node.k
+        if (kept := node.keeps()) is not None and kept.node is node:       # it was not changed in place since
+            leaves[id(kept)] = kept, k.copy(gy)
         gradients = node.backward(whole(k, gy), node.need)  # type: ignore[misc]  # not None: _refuse_stale looked
         for source, need, g in zip(node.inputs, node.need, gradients, strict=True):
             if not need or g is None:

@@ -1,6 +1,7 @@
 """Modules: Tensors and other Modules held as attributes, and a `forward` that uses them."""
 
 from . import init as init
+from . import utils as utils
 from .containers import Identity, ModuleDict, ModuleList
 from .layers.attention import MultiheadAttention
 from .layers.basic import (

@@ -41,6 +41,8 @@ def export(net: Callable[..., Tensor | tuple[Tensor, ...]], path: str | os.PathL
     example: what it is called with, one Tensor or array or a tuple of them; their axis 0 is the batch, which may have
     any size for the file. Inputs are named "input" (or "input_0", ...), outputs "output"; parameters keep their names.
 
+    export(net, example, path), PyTorch's order, does the same.
+
     Raises ValueError for an op that has no row in `ROWS`, and for what depends on values or on the size of the batch;
     OSError where the file cannot be written.
 
@@ -49,6 +51,8 @@ def export(net: Callable[..., Tensor | tuple[Tensor, ...]], path: str | os.PathL
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     export(net, f"{folder}/net.onnx", np.zeros((1, 3), np.float32))  # doctest: +SKIP
     """
+    if isinstance(example, (str, os.PathLike)):        # in PyTorch's order
+        path, example = example, path
     try:
         import onnx
     except ImportError:

@@ -18,6 +18,7 @@ from ..core.tensor import Tensor, as_tensor, wrap
 from ..data.sources import leaves, mapped
 from ..ops.common.backend import backend_of
 from ..ops.common.geometry import is_int
+from ..ops.create import ones
 
 if TYPE_CHECKING:
     from tqdm.auto import tqdm
@@ -75,6 +76,8 @@ class Batch(NamedTuple):
         Raises TypeError where it is not one number, or with weights not one for each image.
         """
         value, weights = asked(function, outputs, self.targets), self.weights
+        if weights is None and isinstance(value, Tensor) and value.shape == (len(self),) != (1,):
+            weights = ones(len(self), device=value.device)
         if weights is None:
             require_loss(value)
             return value

@@ -176,7 +176,8 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     *((f"minidl/nn/weights{file}", ("h5py", "safetensors", f"{CORE}/version", "minidl/nn/weights", *more, *BASE))
       for file, more in (("/__init__", ("minidl/nn/init", "minidl/__init__")), ("/keras", NN),
                          ("/safetensors", ("minidl/nn/habits",)), ("", ()))),
-    ("minidl/nn", (*NN, *BASE)),
+    ("minidl/nn/utils", ("minidl/optim/clip",)),
+    ("minidl/nn", ("minidl/nn/utils", *NN, *BASE)),
     ("minidl/optim", ("minidl/core/pools", "minidl/optim", *BASE)),
     ("minidl/data/chance", ("numpy", f"{CORE}/rng")),
     ("minidl/data/items", ("numpy",)),

@@ -390,6 +390,8 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
           r"t: the Tensor has 3 axes \(shape \(2, 3, 4\)\) but must have at most 2; see .swapaxes"),
     "requires_grad_ of a result": (lambda: (zeros(2, grad=True) * 2).requires_grad_(), ValueError,
                                    r"requires_grad_: the Tensor was made by 'mul'; set it on a leaf, or on .detach"),
+    "retain_grad of no gradient": (lambda: zeros(2).retain_grad(), ValueError,
+                                   "retain_grad: the Tensor does not require a gradient; make what it is computed of"),
     "requires_grad_ of integers": (lambda: Tensor([1]).requires_grad_(), TypeError,
                                    "requires_grad_: dtype int64 cannot require a gradient, only float32 and float64"),
     "and": (lambda: Tensor([True]) & zeros(1), TypeError,
@@ -459,7 +461,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     **{f"reshape {shape}": (lambda shape=shape: zeros(2, 3).reshape(shape), ValueError,  # type: ignore[misc]
                             "reshape: 6 values of shape")
        for shape in [(-1, -1), (-1, -2), (-1, 4), (-1, 0), (-2, -3), (6.0,), (None,)]},
-    "transpose": (lambda: zeros(2, 3).transpose(0, 0), ValueError,
+    "transpose": (lambda: zeros(2, 3).transpose((0, 0)), ValueError,
                   r"transpose: axes \(0, 0\) are not a permutation of the 2 axes of shape "
                   r"\(2, 3\); name each of 0 to 1"),
     **{f"transpose {axes}": (lambda axes=axes: zeros(2, 3).transpose(axes), ValueError,  # type: ignore[misc]
@@ -691,6 +693,8 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                         "nll_loss: reduction 'avg' is not one of mean, sum, none"),
     "l1 of a list": (lambda: ops.l1_loss(zeros(2), [1.0, 2.0]), TypeError,
                      "l1_loss: got a Tensor and a list but both must be Tensors; wrap them"),
+    "a divergence of two shapes": (lambda: ops.kl_div(zeros(2), zeros(3), reduction="batchmean"), ValueError,
+                                   r"kl_div: x has shape \(2,\) but target has shape \(3,\); make them equal"),
     "huber of two shapes": (lambda: ops.huber_loss(zeros(2), zeros(3)), ValueError,
                             r"huber_loss: x has shape \(2,\) but target has shape \(3,\); make them equal"),
     "l1's reduction": (lambda: ops.l1_loss(zeros(2), zeros(2), reduction="avg"), ValueError,

@@ -141,7 +141,7 @@ def flatten(rng: Rng) -> Trial:
 def transpose(rng: Rng) -> Trial:
     sizes = shape(rng, 1)
     order = tuple(int(a) for a in rng.permutation(len(sizes)))
-    return Trial((normal(rng, sizes),), lambda x: x.transpose(*order), lambda x: x.permute(order),
+    return Trial((normal(rng, sizes),), lambda x: x.transpose(order), lambda x: x.permute(order),
                  {"order": order})
 
 
@@ -295,6 +295,15 @@ def of_two(name: str, **options: Any) -> Callable[[Rng], Trial]:
         return Trial((pick(rng, (1, 1, 100)) * normal(rng, sizes), normal(rng, sizes)),
                      lambda x, y: getattr(ops, name)(x, y, **how), lambda x, y: getattr(F, name)(x, y, **how), how)
     return trial
+
+
+def divergence(rng: Rng) -> Trial:
+    """Of log probabilities and a target that has zeros, where PyTorch's gradient by it is NaN, or logarithms too."""
+    sizes, how = shape(rng, 1), {"reduction": pick(rng, ("mean", "sum", "none", "batchmean")),
+                                 "log_target": pick(rng, (False, True))}
+    target = normal(rng, sizes) if how["log_target"] else np.maximum(rng.uniform(-0.5, 1, sizes), 0)
+    return Trial((normal(rng, sizes),), lambda x: ops.kl_div(x, Tensor(target), **how),
+                 lambda x: F.kl_div(x, torch.tensor(target), **how), how)
 
 
 def yes_or_no(rng: Rng) -> Trial:
@@ -656,6 +665,7 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "cross_entropy with weights": (120, weighed_cross_entropy),
     "nll_loss": (90, nll_loss),
     "l1_loss": (90, of_two("l1_loss")),
+    "kl_div": (90, divergence),
     "huber_loss": (90, of_two("huber_loss")),
     "huber_loss of a delta": (90, of_two("huber_loss", delta=0.3)),
     "binary_cross_entropy_with_logits": (90, of_two("binary_cross_entropy_with_logits")),

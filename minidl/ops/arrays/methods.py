@@ -13,6 +13,7 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -505,7 +506,7 @@ class Methods(Conversions, Operators):
 
     def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
         """Set whether backward() accumulates a gradient in this leaf."""
-        mode.recorder.refuse("changes whether a Tensor requires a gradient")
+        mode.recorder.flag(self)
         if self.node is not None:
             raise ValueError(f"requires_grad_: the Tensor was made by {self.node.name!r}; set it on a leaf, or on "
                              ".detach()")
@@ -515,6 +516,14 @@ class Methods(Conversions, Operators):
         self.requires_grad = requires_grad
         note_change()
         return self
+
+    def retain_grad(self: Tensor) -> None:
+        """Let backward() accumulate a gradient in this Tensor, though an op made it."""
+        if not self.requires_grad:
+            raise ValueError("retain_grad: the Tensor does not require a gradient; make what it is computed of require "
+                             "one, with .requires_grad_()")
+        if self.node is not None:
+            self.node.keeps = weakref.ref(self)
 
 
 def _masks(name: str, *tensors: object) -> tuple[Any, ...]:
