@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core import tensor
-from ...core.mode import mode, unwrapped
+from ...core.mode import StandIn, mode, unwrapped
 from ...core.tensor import Tensor
 from ..common.op import op
 from ..common.primitives import Array, Index
@@ -98,4 +98,8 @@ def getitem(x: Tensor, index: Index) -> Tensor:
     >>> getitem(Tensor([1.0, 2.0, 3.0]), slice(1, None)).tolist()
     [2.0, 3.0]
     """
+    if any(issubclass(type(i), (Tensor, StandIn)) and _is_mask(unwrapped(i)) for i in
+           (index if isinstance(index, tuple) else (index,))):         # else a constant of the step
+        mode.recorder.refuse("takes values by a mask, how many its values alone decide",
+                             "compute with all, as in (x * mask).sum() / mask.sum(), or index by integers")
     return _getitem(x, index=own_index(x, index))

@@ -215,9 +215,11 @@ def by_name_alone(name: str, options: Sequence[str]) -> TypeError:
 
 
 def _number(name: str, value: object, numbers: bool) -> int | float | bool:
-    """A Python number; NumPy's scalars become one, since theirs would decide the result's dtype."""
+    """A Python number; NumPy's scalars become one, and those of a subclass (x.size), which would decide the result's
+    dtype."""
     if numbers and isinstance(value, (int, float, np.integer, np.floating, np.bool)):
-        return value.item() if isinstance(value, np.generic) else value
+        number = value.item() if isinstance(value, np.generic) else value
+        return number if isinstance(number, bool) else int(number) if isinstance(number, int) else float(number)
     raise TypeError(f"{name}: an input is a {type(value).__module__}.{type(value).__name__} but must be a Tensor"
                     f"{' or a plain number' if numbers else ''}; wrap it in minidl.Tensor(...)")
 
