@@ -487,8 +487,8 @@ EXCEPT: Mapping[str, str] = {name: reason for reason, names in {
     "a view, whose gradient is a view": "flatten squeeze unsqueeze view view_as reshape_as ravel "
                                         "permute swapaxes swapdims movedim moveaxis t T mT detach contiguous",
     "a fact, or a setting": "shape size ndim dim dtype device numel nelement nbytes element_size is_cuda is_leaf "
-                            "is_floating_point requires_grad requires_grad_ grad data node changed mark_changed "
-                            "weights",
+                            "is_floating_point requires_grad requires_grad_ retain_grad grad data node changed "
+                            "mark_changed weights",
     "measured as the gradients of every op": "backward",
 }.items() for name in names.split()}
 

@@ -225,9 +225,8 @@ def require_free(names: Iterable[str]) -> None:
 def require_loss(loss: object) -> None:
     """Refuse a loss that is not a Tensor of one number."""
     if not isinstance(loss, Tensor) or loss.size != 1:
-        raise TypeError(f"training: the loss is a {_named(loss)} but must be a Tensor of one number, a batch's mean; "
-                        "compute it with minidl's ops, and .mean(); a loss by image goes with batches (inputs, "
-                        "targets, weights)")
+        raise TypeError(f"training: the loss is a {_named(loss)} but must be a Tensor of one number, a batch's mean, or "
+                        "of one for each image; compute it with minidl's ops, and .mean()")
 
 
 def _named(value: object) -> str:

@@ -145,17 +145,17 @@ def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, *, reduction: st
     return _binary_cross_entropy_with_logits(x, target, pos_weight, reduction=reduction)
 
 
-def kl_div(log_q: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
-    """target (log(target) - log_q), elementwise, and 0 where target is 0: how far probabilities, of which log_q has the
+def kl_div(x: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    """target (log(target) - x), elementwise, and 0 where target is 0: how far probabilities, of which x has the
     logarithms, are from others (Kullback and Leibler 1951). log_target: the target has logarithms, too. reduction: as
     `l1_loss`, or "batchmean", the sum over the size of the first axis, which is the divergence's mean.
 
     >>> kl_div(Tensor([[0.5, 0.5]]).log(), Tensor([[1.0, 0.0]]), reduction="batchmean").item()
     0.693...
     """
-    _alike("kl_div", log_q, target, "sum" if reduction == "batchmean" else reduction)
+    _alike("kl_div", x, target, "sum" if reduction == "batchmean" else reduction)
     p, log_p = (exp(target), target) if log_target else (target, log(where(target > 0, target, 1.0)))
-    each = p * (log_p - log_q)
+    each = p * (log_p - x)
     if reduction == "none":
         return each
-    return each.mean() if reduction == "mean" else each.sum() / (len(log_q) if reduction == "batchmean" else 1)
+    return each.mean() if reduction == "mean" else each.sum() / (len(x) if reduction == "batchmean" else 1)

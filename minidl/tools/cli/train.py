@@ -123,6 +123,10 @@ def _of_training(p: Parser) -> None:
     sizes.add_argument("--batch-size", type=positive, help="images or rows a step, of all ranks together (mpiexec -n)")
     sizes.add_argument("--batch-size-per-rank", dest="batch_size", metavar="N", help="the same said by the images of a "
                        "rank", type=lambda text: positive(text) * distributed.current().size)
+    p.add_argument("--accumulate", type=positive, default=1, metavar="N", help="batches whose gradients each step adds "
+                   "up, as of one batch that has all their images (default: %(default)s)")
+    p.add_argument("--clip", type=real, metavar="NORM", help="what the norm of all gradients of a step is at most "
+                   "(default: any)")
     p.add_argument("--optimizer", choices=(*optim.OPTIMIZERS, OWN), help="what updates parameters (default: the "
                    "recipe's, mostly sgd; of others, rate and decay have defaults of their own); own: the model's, as "
                    "airbench's")
@@ -398,7 +402,7 @@ def optimizer_of(args: argparse.Namespace, model: nn.Module, steps: int) -> tupl
         return make(model.parameters(), **numbers), optim.schedule(args.lr_schedule, steps)
     if own is None:
         raise ValueError(f"--optimizer={OWN}: --model={args.model} brings none; use {', '.join(optim.OPTIMIZERS)}")
-    return own(model, args.lr_schedule, max(1, steps), args.batch_size, **numbers)
+    return own(model, args.lr_schedule, max(1, steps), args.batch_size * args.accumulate, **numbers)
 
 
 def start_from_images(model: nn.Module, train: data.Data, where: str, preprocessing: dict[str, Any]) -> None:
@@ -436,6 +440,8 @@ def check(args: argparse.Namespace) -> None:
     own = optim.OPTIMIZERS.get(args.optimizer, (None, {}))[1]
     if args.label_smoothing > 1:
         raise ValueError(f"--label-smoothing={args.label_smoothing} must be in [0, 1]")
+    if args.clip == 0:
+        raise ValueError("--clip=0 must be above 0; leave it out to clip nothing")
     if args.momentum is not None and own.get("momentum", 0.0) is None:
         raise ValueError(f"--momentum={args.momentum} has no meaning for --optimizer={args.optimizer}; leave it out")
 
@@ -491,7 +497,7 @@ def run(args: argparse.Namespace) -> None:
     config = config_of(args, train, test, note, where, before)
     if not args.resume:                    # else once the checkpoint is accepted
         by_first(lambda: folder.write_config(config))
-    optimizer, schedule = optimizer_of(args, model, args.epochs * len(train_loader))
+    optimizer, schedule = optimizer_of(args, model, args.epochs * math.ceil(len(train_loader) / args.accumulate))
     loss = loss_of(trained, args.label_smoothing)
     if weights is None:
         start_from_images(model, train, where, preprocessing)
@@ -506,7 +512,7 @@ def run(args: argparse.Namespace) -> None:
         history = fit(trained, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
                       progress=not args.no_progress, say=say, callbacks=[folder, *boards], compiled=args.compile,
                       checkpoints=folder.path, save_every=args.save_every, resume=bool(args.resume),
-                      loss=loss, metrics=metrics_of(args))
+                      accumulate=args.accumulate, clip=args.clip, loss=loss, metrics=metrics_of(args))
         last = history[-1] if history else dict(zip(
             ("test_loss", "test_accuracy"), evaluate(trained, test_loader, loss=loss), strict=True))
         by_first(lambda: minidl.save(model, folder.weights, data=train_loader))
