@@ -76,11 +76,11 @@ class Batch(NamedTuple):
         Raises TypeError where it is not one number, or with weights not one for each image.
         """
         value, weights = asked(function, outputs, self.targets), self.weights
-        if weights is None and isinstance(value, Tensor) and value.shape == (len(self),) != (1,):
+        if weights is None and isinstance(value, Tensor) and value.shape == (len(self),):
             weights = ones(len(self), device=value.device)
         if weights is None:
             require_loss(value)
-            return value
+            return value if not value.shape else value.reshape(())
         if not isinstance(value, Tensor) or value.shape != weights.shape:
             raise TypeError(f"training: the loss is a {_named(value)} but must be a Tensor of one number per image, of "
                             f"shape {weights.shape}, since the batches have weights; pass loss=partial("
@@ -225,8 +225,8 @@ def require_free(names: Iterable[str]) -> None:
 def require_loss(loss: object) -> None:
     """Refuse a loss that is not a Tensor of one number."""
     if not isinstance(loss, Tensor) or loss.size != 1:
-        raise TypeError(f"training: the loss is a {_named(loss)} but must be a Tensor of one number, a batch's mean, or "
-                        "of one for each image; compute it with minidl's ops, and .mean()")
+        raise TypeError(f"training: the loss is a {_named(loss)} but must be a Tensor of one number, a batch's mean, "
+                        "or of one for each image; compute it with minidl's ops, and .mean()")
 
 
 def _named(value: object) -> str:

@@ -231,6 +231,7 @@ ROWS: list[Row] = [
           "(x * x).sum().backward()\nx.grad", "x.grad is None", "x.requires_grad",
           "with torch.no_grad():\n    z = x * 2\nz.requires_grad", "x.detach().requires_grad", "x.is_leaf",
           "z = x * x\nz.retain_grad()\n(z * z).sum().backward()\nz.grad",
+          "z = x * x\nz.retain_grad()\nz += 1\n(z * z).sum().backward()\nz.grad",
           "z = x * x\nz.retain_grad()\n(z.flatten() + z.flatten()).sum().backward()\n[z.grad, x.grad]",
           "y.requires_grad_().requires_grad", "with torch.no_grad():\n    x -= 0.1\nx.detach()",
           "(x * x).sum().backward()\nx.grad.zero_()", "z = (x * x).sum()\nz.backward(retain_graph=True)\n"

@@ -199,13 +199,29 @@ def test_compiled_steps_see_what_a_function_reads(what: str) -> None:
 @both
 @pytest.mark.parametrize(("loss", "given"), [
     (lambda o, t: 1.0, "float"),
-    (lambda o, t: ops.cross_entropy(o, t, reduction="none"), r"Tensor of shape \(8,\)")])
+    (lambda o, t: o * o, r"Tensor of shape \(8, \d+\)")])
 def test_a_loss_that_is_not_one_number_is_named(loss: Any, given: str, compiled: bool) -> None:
     model = net()
     with pytest.raises(TypeError, match=rf"^training: the loss is a {given} but must be a Tensor of one number, a batch"
-                                        r"'s mean; compute it with minidl's ops, and \.mean\(\)"):
+                                        r"'s mean, or of one for each image; compute it with minidl's ops, and \.mean"):
         fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=1, loss=loss, compiled=compiled,
             **QUIET)
+
+
+@both
+def test_a_loss_by_image_and_one_with_an_axis_are_means(compiled: bool) -> None:
+    """Also of a last batch of one image."""
+    def run(loss: Any) -> Any:
+        minidl.manual_seed(1)
+        model = net()
+        fit(model, optim.SGD(model.parameters(), 0.1), loader(17), loader(9, shuffle=False), epochs=2, loss=loss,
+            compiled=compiled, **QUIET)
+        return weights(model)
+    mean = run(ops.cross_entropy)
+    assert run(lambda o, t: ops.cross_entropy(o, t).reshape(1)) == mean
+    by_image = run(lambda o, t: ops.cross_entropy(o, t, reduction="none"))
+    np.testing.assert_allclose(*(np.concatenate([np.ravel(np.frombuffer(each, np.float32)) for each in found])
+                                 for found in (by_image, mean)), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
