@@ -37,7 +37,9 @@ def owns(array: Array) -> bool:
         from ..cuda import launch
 
         return launch.owns(array)
-    return cpu.parallel.owns(array)
+    # A thread that has done its part of a large array may refer to it a moment longer: then a recording would have a
+    # copy more. So it always has one, which a pass leaves out.
+    return array.base is None or (not mode.recorder.recording and cpu.parallel.owns(array))
 
 
 tensor.owns = owns
