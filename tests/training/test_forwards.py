@@ -24,6 +24,7 @@ ROWS, COLUMNS, CLASSES = 24, 4, 3
 RUNS = [0]                                 # of forwards, that some of them count
 SEEN: list[Any] = []                       # what some of them keep
 SCALES = [1.0, 2.0]
+START = datetime.datetime(2024, 1, 1)
 EYE, DRAWN = np.eye(COLUMNS, dtype=np.float32), np.random.default_rng(0)
 
 
@@ -138,6 +139,19 @@ def half(net: Any, x: Tensor) -> Tensor:
     return x.float() if x.detach().double().shape[0] > 1 else x
 
 
+def timed(net: Any, x: Tensor) -> Tensor:
+    begin = time.perf_counter()
+    y = x * 2
+    assert time.perf_counter() >= begin
+    return y
+
+
+def dated(net: Any, x: Tensor) -> Tensor:
+    from datetime import date
+
+    return x * date.today().day
+
+
 def logged(net: Any, x: Tensor) -> Tensor:
     logging.getLogger("forwards").warning("the mean is %s", x.mean())
     return x
@@ -191,12 +205,15 @@ EQUAL: dict[str, Callable[[Any, Tensor], Any]] = {
     "sorted": lambda net, x: x.sort(dim=1)[0] + x.topk(2, dim=1)[0].sum(dim=1, keepdim=True),
     "an error that was caught": tried,
     "chosen rows": lambda net, x: x[x.sum(dim=1).argsort()[:2]].sum() + x,
+    "a date that is written down": lambda net, x: x * START.year / (START + datetime.timedelta(days=365)).year,
+    "a clock for its own sake": timed,
     "a norm": lambda net, x: x / x.norm(dim=1, keepdim=True).clamp(min=1e-6),
     "a weight in the forward": lambda net, x: x @ (net.hidden.weight / net.hidden.weight.norm()).T,
 }
 READS, KEEPS = "return the Tensor and read it outside the step", "make it outside and use it here"
 DIFFERS = "Pass what differs as an argument, make it once outside, or draw it with minidl"
 OUTLIVES = "return it, or write t[...] = value under no_grad()"
+TIMES = "pass what it is read for as an argument"
 SIZES = "compute with all, as in (x * mask).sum() / mask.sum(), or index by integers"
 # What is refused -> the way out that is named beside compiled=False.
 REFUSED: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
@@ -216,7 +233,10 @@ REFUSED: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "a random number": (lambda net, x: x * random.random(), DIFFERS),
     "a generator of NumPy's": (lambda net, x: x * float(DRAWN.uniform(0.5, 1.5)), DIFFERS),
     "the time": (lambda net, x: x * (time.time() % 1), DIFFERS),
-    "the date": (lambda net, x: x * datetime.datetime.now().microsecond, DIFFERS),
+    "the date": (lambda net, x: x * datetime.datetime.now().microsecond, TIMES),
+    "the hour": (lambda net, x: x * (datetime.datetime.now().hour + 1), TIMES),
+    "the hour, otherwise": (lambda net, x: x * (time.localtime().tm_hour + 1), TIMES),
+    "a date that is imported": (dated, TIMES),
     "a state that is kept": (keeps_state, OUTLIVES),
     "a buffer that is another": (reassigned, OUTLIVES),
     "calls that are counted": (counts_calls, DIFFERS),

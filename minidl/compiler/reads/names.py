@@ -40,6 +40,8 @@ _GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME"}
 _IMPORTS = {"import_module", "__import__"}             # code with one of these may import what it has a word for
 _UNSEEN = {"builtins.memoryview", "torch.Tensor", "multiprocessing.sharedctypes.SynchronizedBase",
            *(f"_ctypes.{name}" for name in ("_SimpleCData", "_Pointer", "Array", "Structure", "Union"))}
+_CLOCKS = {"time", "datetime"}             # modules, and what tells the same in two recordings and another hour later
+_TELLS_TIME = {"now", "today", "utcnow", "localtime", "gmtime", "ctime", "asctime", "strftime"}
 _ANY_ATTRIBUTE = {"vars", "__dict__", "getattr"}       # code with one of these may read any attribute,
 _ANY_GLOBAL = {"globals", "modules", "__globals__"}    # and with one of these any global that it has a word for
 
@@ -121,6 +123,7 @@ class Names:
         # is found is followed, and code with getattr may read any of it.
         self._spaces: list[tuple[Any, str, set[str], bool]] = []
         self._owners: set[type] = set()    # classes among them
+        self._clock = ""                   # a way to the time of day that was met
         self._waiting: list[tuple[Any, str]] = []
 
     def follow(self, value: object, what: str) -> None:
@@ -131,6 +134,9 @@ class Names:
             if id(value) not in self._seen and not isinstance(value, (*PLAIN, Tensor)):
                 self._seen[id(value)] = value
                 self._visit(value, what)
+        if self._clock and (words := self._words & _TELLS_TIME) and not self.refused:
+            self.refused = (f"the clock ({min(words)!r}, of {self._clock!r}), which a replay would not look at; pass "
+                            "what it is read for as an argument")
 
     def mentions(self, word: str) -> bool:
         """Whether code that was met has this word."""
@@ -154,6 +160,8 @@ class Names:
         return bool(self._waiting)
 
     def _visit(self, value: object, what: str) -> None:
+        if _of_module(value) in _CLOCKS:
+            self._clock = what
         states = _states()
         state = next((states[kind] for kind in type(value).__mro__ if kind in states), None)
         if isinstance(value, FunctionType):
@@ -266,6 +274,7 @@ class Names:
         """Modules that code imports as it runs, of which only those that were imported before can be seen: it may name
         them as from the package that it is in."""
         above = package.split(".") if package else []
+        self._clock = next((name for name in imports if name in _CLOCKS), self._clock)
         for name in imports:
             for full in (name, *(".".join(above[:n] + ([name] if name else [])) for n in range(1, len(above) + 1))):
                 module = sys.modules.get(full)
@@ -295,6 +304,14 @@ class Names:
         if slots:
             self._space(_Slots(value, slots), what, _module(type(value)))
         self._classes(type(value))
+
+
+def _of_module(value: object) -> str | None:
+    """A module's name, or that of the one which a class or a function of C is from."""
+    if isinstance(value, type):
+        return _module(value)
+    return value.__name__ if isinstance(value, ModuleType) else (
+        value.__module__ if isinstance(value, BuiltinFunctionType) else None)
 
 
 def _module(cls: type) -> str:
