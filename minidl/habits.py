@@ -23,6 +23,9 @@ _ON_NO_TAPE = (
 )
 _NUMPY = "compute with t.numpy(), or write an op of your own: docs/own-op.md"
 
+_LOGICAL = {"logical_and": "x & y, of masks", "logical_or": "x | y, of masks", "logical_not": "~x, of a mask",
+            "logical_xor": "x != y, of masks"}
+
 ADVICE: dict[str, dict[str, str]] = {
     "Tensor": {
         **dict.fromkeys(_ON_NO_TAPE.split(), _NUMPY),
@@ -35,6 +38,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "isclose": "(x - y).abs() < tolerance",
         "allclose": "numpy.allclose(x, y)",
         "equal": "bool((x == y).all())",
+        **_LOGICAL,
         "take": "t.flatten()[index]",
         "scatter_": "t[index] = value, under minidl.no_grad()",
         "scatter": "t[index] = value, under minidl.no_grad()",
@@ -119,6 +123,10 @@ ADVICE: dict[str, dict[str, str]] = {
         "meshgrid": "numpy.meshgrid, then minidl.Tensor",
         "bernoulli": "minidl.rand(shape) < p",
         "multinomial": "numpy.random.choice",
+        "distributions": "minidl.randn and rand; a class by its logits: "
+        "(x - (-minidl.rand_like(x).log()).log()).argmax(1)",
+        "equal": "bool((x == y).all())",
+        **_LOGICAL,
         "Size": "a tuple",
         "set_num_threads": "the environment variable MINIDL_NUM_THREADS, before the import",
         "functional": "minidl.ops",
@@ -142,7 +150,6 @@ ADVICE: dict[str, dict[str, str]] = {
         "amin": "ops.min(x, axis)",
     },
     "minidl.nn": {
-        "functional": "minidl.ops",
         "ParameterList": "a list of Tensors",
         "ParameterDict": "a dict of Tensors",
         "LogSoftmax": "ops.log_softmax(x, axis) in forward",
@@ -150,7 +157,9 @@ ADVICE: dict[str, dict[str, str]] = {
         "SmoothL1Loss": "nn.HuberLoss(delta=beta), over beta",
         "BCELoss": "-(y * p.log() + (1 - y) * (1 - p).log()).mean()",
         "ZeroPad2d": "ops.pad(x, widths) in forward",
-        "Transformer": "nn.MultiheadAttention in a Module of your own",
+        **dict.fromkeys(("Transformer", "TransformerEncoder", "TransformerEncoderLayer", "TransformerDecoderLayer"),
+                        "nn.MultiheadAttention in a Module of your own"),
+        "KLDivLoss": "ops.kl_div(log_q, p, reduction='batchmean')",
         "DataParallel": "one process per GPU: mpiexec -n 2 minidl train ..., see docs/distributed.md",
         "Bilinear": "matmul in forward",
         "Unflatten": "x.reshape(shape) in forward",

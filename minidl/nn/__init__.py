@@ -1,5 +1,6 @@
 """Modules: Tensors and other Modules held as attributes, and a `forward` that uses them."""
 
+from .. import ops as functional  # noqa: F401  by PyTorch's name
 from . import init as init
 from . import utils as utils
 from .containers import Identity, ModuleDict, ModuleList

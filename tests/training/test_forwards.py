@@ -176,6 +176,7 @@ EQUAL: dict[str, Callable[[Any, Tensor], Any]] = {
     "a Bernoulli mask": lambda net, x: x * (minidl.rand(x.shape, device=x.device) < 0.5).float() * 2,
     "a branch that is drawn, and not read": lambda net, x: minidl.where(minidl.rand(1, device=x.device) < 0.5, x, -x),
     "a constant": lambda net, x: x * Tensor([1.0, 2.0, 0.5, 1.0], device=x.device),
+    "a mean over a mask": lambda net, x: x * (x > 0) + (x * (x > 0)).sum() / (x > 0).float().sum(),
     "a mask as float": lambda net, x: (x > 0).float() * x,
     "a mask as dtype": lambda net, x: x * (x > 0).to(dtype=x.dtype),
     "a comparison": lambda net, x: minidl.where((x > 0.5) | (x < -0.5), x, 0.1 * x),
@@ -214,7 +215,7 @@ READS, KEEPS = "return the Tensor and read it outside the step", "make it outsid
 DIFFERS = "Pass what differs as an argument, make it once outside, or draw it with minidl"
 OUTLIVES = "return it, or write t[...] = value under no_grad()"
 TIMES = "pass what it is read for as an argument"
-SIZES = "compute with all, as in (x * mask).sum() / mask.sum(), or index by integers"
+SIZES = "compute with all, as in (x * mask).sum() / mask.float().sum(), or index by integers"
 # What is refused -> the way out that is named beside compiled=False.
 REFUSED: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "a mean that is printed": (lambda net, x: print(f"{x.mean()}") or x, READS),

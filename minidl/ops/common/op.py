@@ -82,6 +82,8 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                     first = array
                 elif array.__class__ is not first.__class__ or (
                         array.dtype is not first.dtype and len(arrays) not in integer):
+                    if (numbered := _masks_as_numbers(inputs, integer)) is not None:
+                        return call(*numbered, **options)
                     _check_same(name, inputs, integer)
                 if array.dtype.char in NOT_COMPUTED:
                     _refuse(name, array, parameters, named, options)
@@ -222,6 +224,16 @@ def _number(name: str, value: object, numbers: bool) -> int | float | bool:
         return number if isinstance(number, bool) else int(number) if isinstance(number, int) else float(number)
     raise TypeError(f"{name}: an input is a {type(value).__module__}.{type(value).__name__} but must be a Tensor"
                     f"{' or a plain number' if numbers else ''}; wrap it in minidl.Tensor(...)")
+
+
+def _masks_as_numbers(inputs: tuple[Any, ...], integer: frozenset[int]) -> tuple[Any, ...] | None:
+    """Inputs of an op whose masks became numbers of the others' dtype; None if these have several, or none."""
+    places = [i for i, t in enumerate(inputs) if isinstance(t, Tensor) and i not in integer]
+    others = {inputs[i].dtype for i in places} - {np.dtype(bool)}
+    if len(others) != 1 or all(inputs[i].dtype != np.bool_ for i in places):
+        return None
+    return tuple(t.to(dtype=next(iter(others))) if i in places and t.dtype == np.bool_ else t
+                 for i, t in enumerate(inputs))
 
 
 def _check_same(name: str, inputs: tuple[Any, ...], integer: frozenset[int]) -> None:

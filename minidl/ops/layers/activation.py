@@ -79,19 +79,20 @@ def _dropout2d(k, x: Tensor, *, p: float, key: rng.Key):
     return k.mul(x, mask), lambda gy, need: (k.mul(gy, mask),)
 
 
-def dropout(x: Tensor, p: float = 0.5, *, key: rng.Key | None = None) -> Tensor:
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, key: rng.Key | None = None) -> Tensor:
     """Set each value to 0 with probability p and divide the others by 1 - p.
 
-    key: the (seed, counter) that decides the mask; by default this thread's next one since `minidl.manual_seed`.
-    Raises ValueError where p is not in [0, 1).
+    training: whether it does; else x as it is. key: the (seed, counter) that decides the mask; by default this thread's
+    next one since `minidl.manual_seed`. Raises ValueError where p is not in [0, 1).
 
     >>> dropout(Tensor([1.0, 2.0]), p=0.0).tolist()
     [1.0, 2.0]
     """
-    return _dropout(x, p=_probability("dropout", p), key=_key(key))
+    p = _probability("dropout", p)
+    return _dropout(x, p=p, key=_key(key)) if training else x
 
 
-def dropout2d(x: Tensor, p: float = 0.5, *, key: rng.Key | None = None) -> Tensor:
+def dropout2d(x: Tensor, p: float = 0.5, training: bool = True, *, key: rng.Key | None = None) -> Tensor:
     """As `dropout`, but of whole channels: x (n,c,h,w), of which each image's maps stay or become 0 (Tompson et al.
     2015). Raises ValueError for another number of axes too.
 
@@ -101,7 +102,8 @@ def dropout2d(x: Tensor, p: float = 0.5, *, key: rng.Key | None = None) -> Tenso
     if x.ndim != 4:
         raise ValueError(f"dropout2d: x has shape {x.shape} but must have 4 axes (n,c,h,w); see .reshape(), or use "
                          "ops.dropout")
-    return _dropout2d(x, p=_probability("dropout2d", p), key=_key(key))
+    p = _probability("dropout2d", p)
+    return _dropout2d(x, p=p, key=_key(key)) if training else x
 
 
 def _key(given: rng.Key | None) -> rng.Key:
