@@ -368,7 +368,7 @@ def test_counters_go_no_further_than(moves: str) -> None:
     """Where they could be seen to be late."""
     metrics, w = RunningMetrics("cpu"), Tensor(np.zeros(2))
     x, labels = Tensor(np.ones((2, 3), np.float32)), Tensor(np.array([0, 1]))
-    view = metrics.sums.reshape(1, 2)
+    view = metrics.sums.reshape(1, 3)
 
     def step() -> Tensor:
         metrics.update(ops.cross_entropy(x, labels), x, labels)
