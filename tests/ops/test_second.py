@@ -26,8 +26,11 @@ FEW, SOME, PLANTED = 2, 12, 6              # cases of an op: in the fast tier, i
 # Closures that call what no gradient of minidl's own calls: k, gy, x -> the gradient
 CLOSURES: dict[str, Callable[..., Any]] = {
     **{name: lambda k, gy, x, name=name: k.mul(gy, getattr(k, name)(x)) for name in (
-        "abs", "copy", "elu", "exp", "gelu", "gelu_tanh", "hardsigmoid", "leaky_relu", "log", "relu", "rsqrt",
-        "sigmoid", "silu", "softplus", "sqrt", "tanh")},
+        "abs", "ceil", "copy", "cos", "elu", "erf", "exp", "expm1", "floor", "gelu", "gelu_tanh", "hardsigmoid",
+        "leaky_relu", "log", "log1p", "relu", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "softplus", "sqrt",
+        "tanh")},
+    "remainder and floor_divide": lambda k, gy, x: k.mul(gy, k.add(k.remainder(x, 1), k.floor_divide(x, 0.3))),
+    "tril and triu": lambda k, gy, x: k.mul(gy, k.add(k.tril(x, 0), k.mul(x, k.triu(x, 1)))),
     "sub and le": lambda k, gy, x: k.where(k.le(x, 1), k.sub(gy, x), k.mul(gy, x)),
     "maximum and ge": lambda k, gy, x: k.where(k.ge(x, 1), gy, k.maximum(gy, x)),
     "minimum and ne": lambda k, gy, x: k.where(k.ne(x, 1), k.minimum(gy, x), gy),
@@ -161,8 +164,9 @@ def cut(rule: Callable[..., Any], at: int) -> Callable[..., Any]:
 
 # Rules whose results do not depend on these arguments but by what they decide: (rule, argument)
 DECIDE = {(name, 1) for name in ("relu_grad_x", "leaky_relu_grad_x", "hardsigmoid_grad_x", "clip_grad_x")} | {
-    ("where", 0), ("max_grad_x", 1), ("max_grad_x", 2), ("ones_like", 0), ("sign", 0)} | {
-    (name, at) for name in ("gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin") for at in (0, 1)}
+    ("where", 0), ("max_grad_x", 1), ("max_grad_x", 2)} | {
+    (name, 0) for name in ("ones_like", "sign", "round", "floor", "ceil")} | {
+    (name, at) for name in ("gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin", "floor_divide") for at in (0, 1)}
 TRUTHS = {"gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin"}            # which are no floating numbers
 
 
@@ -255,6 +259,41 @@ def test_each_grad_has_memory_of_its_own() -> None:
     (x + y).sum().backward(create_graph=True)
     x.grad.data[0] = 5                     # a sum's gradient is one number, spread
     assert y.grad.tolist() == [1.0, 1.0]
+
+
+def test_a_gradient_that_is_kept_has_a_graph() -> None:
+    """Of what an op made, by backward; grad() leaves it alone."""
+    x = vector(2.0)
+    y = x * x
+    y.retain_grad()
+    z = (y ** 2).sum()
+    assert minidl.grad(z, x, retain_graph=True)[0].tolist() == [32.0]
+    assert y.grad is None
+    z.backward(create_graph=True)
+    assert (y.grad.tolist(), minidl.grad(y.grad.sum(), x)[0].tolist()) == ([8.0], [8.0])
+
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    **{kind.__name__: (lambda kind=kind: kind(3, 2, num_layers=2, bidirectional=True), (3, 2, 3))
+       for kind in (nn.RNN, nn.LSTM, nn.GRU)},
+    "MultiheadAttention": (lambda: nn.MultiheadAttention(4, 2, batch_first=True), (2, 3, 4)),
+    "Conv3d": (lambda: nn.Conv3d(2, 2, 2, padding="same"), (1, 2, 3, 2, 3)),
+    "Dropout2d": (lambda: nn.Sequential(nn.Conv2d(2, 4, 3, padding="same"), nn.Tanh(), nn.Dropout2d(0.0)),
+                  (1, 2, 4, 3)),
+}
+
+
+@pytest.mark.parametrize("layer", tiered(LAYERS, slow=4, fast=2))
+def test_layers_of_several_ops(layer: str) -> None:
+    minidl.manual_seed(1)
+    make, shape = LAYERS[layer]
+    net = make().to("float64")
+
+    def fn(x: Tensor) -> Tensor:
+        y = net(*[x] * 3) if layer == "MultiheadAttention" else net(x)
+        return y[0] if isinstance(y, tuple) else y
+    x = Tensor(np.random.default_rng(0).standard_normal(shape), requires_grad=True)
+    assert minidl.gradgradcheck(fn, [x], max_jacobian=100, directions=2, atol=1e-5, rtol=1e-5)
 
 
 def test_grad_by_what_is_no_leaf_runs_no_other_closure() -> None:
