@@ -133,20 +133,21 @@ def again(node: Node) -> tuple[Taped, Backward]:
     return k, _with(inspect.unwrap(node.backward), k)  # type: ignore[arg-type]  # not None: it runs now
 
 
-def _with(function: Callable[..., Any], k: Taped) -> Callable[..., Any]:
-    """A closure with other primitives, and the functions in it likewise."""
+def _with(function: Callable[..., Any], k: Taped, around: dict[str, Any] | None = None) -> Callable[..., Any]:
+    """A closure with other primitives, and the functions in it likewise. around: the variables of the one around it."""
     names, cells = function.__code__.co_freevars, function.__closure__ or ()
     held = dict(zip(names, (cell.cell_contents for cell in cells), strict=True))
+    known = {**(around or {}), **held}
 
     def of(name: str, value: object) -> object:
         own = k.node.k
         if value is own or (type(value) is type(own) and not isinstance(own, ModuleType)):    # or recorded primitives
             return k
         if isinstance(value, FunctionType):
-            return _with(value, k)
+            return _with(value, k, known)
         link = MADE.get((k.node.name, name))
         if link is not None and isinstance(k.tensor(value), Kept):
-            return _linked(link, k, value, held)
+            return _linked(link, k, value, known)
         return value
     other = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__,
                          tuple(CellType(of(name, value)) for name, value in held.items()))
