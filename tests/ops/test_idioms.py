@@ -233,7 +233,7 @@ ROWS: list[Row] = [
     *same("nn", "nn.functional.relu(x)", "nn.functional.dropout(x, 0.5, False)", "F.dropout(x, training=False)",
           "optim.SGD(net.parameters(), lr=0.1).zero_grad(set_to_none=True)"),
     *names("nn", ("nn.TransformerEncoderLayer(4, 2)", r"nn\.MultiheadAttention"),
-           ("torch.logical_and(x > 0, y > 0)", "x & y, of masks"),
+           ("torch.logical_and(x > 0, y > 0)", "a & b, of masks"),
            ("torch.distributions.Normal", "minidl.randn and rand"),
            ("net.register_forward_hook(print)", r"call the layer in your own forward"),
            ("net.load_state_dict(net.state_dict(), strict=False)", r"load_state_dict: strict=False would leave names")),
