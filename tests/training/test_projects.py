@@ -18,8 +18,8 @@ LEAST = {
     "table_mlp": 0.85, "vae": 250, "unet": 0.6, "gpt": 0.9, "lstm": 0.9, "grad_cam": 0.8, "fgsm": 0.6,
     "stopped_early": 0.01, "onnx_export": 0.9999, "picture_cnn": 0.6, "dcgan": 0.7, "siamese": 0.5, "reinforce": 80,
     "inversion": 0.8, "distillation": 0.8, "transfer": 0.6, "search": 0.4, "k_fold": 0.45, "weighted": 0.15,
-    "notebook": 0.45, "own_kernel": 1.0}
-SLOW = ("table_mlp", "vae", "unet", "gpt", "lstm", "grad_cam", "fgsm", "stopped_early")
+    "notebook": 0.45, "own_kernel": 1.0, "gradient_penalty": 0.9}
+SLOW = ("table_mlp", "vae", "unet", "gpt", "lstm", "grad_cam", "fgsm", "stopped_early", "gradient_penalty")
 MARKS = {"transfer": [pytest.mark.torch], "own_kernel": [needs_compiler]}
 NEEDS = {"transfer": "torch", "onnx_export": "onnxruntime"}
 
@@ -53,10 +53,4 @@ def test_gpu_a_project_learns(name: str, compiled: bool) -> None:
 
 
 def test_each_program_is_a_project() -> None:
-    assert {*LEAST, "gradient_penalty"} == PROGRAMS
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_second_derivative_is_refused(compiled: bool) -> None:
-    with pytest.raises(ValueError, match=r"^backward: create_graph=True asks for a second derivative, which minidl"):
-        figure("gradient_penalty", "cpu", compiled)
+    assert LEAST.keys() == PROGRAMS
