@@ -224,7 +224,8 @@ OPTIONS: dict[str, dict[str, str]] = {
         "learning_rate": "lr=",
         "maximize": "(-loss).backward()",
         **dict.fromkeys(("foreach", "fused", "capturable", "differentiable"), _BY_ITSELF),
-        **dict.fromkeys(("clipnorm", "max_grad_norm"), "optim.clip_grad_norm(params, max_norm) before step()"),
+        **dict.fromkeys(("clipnorm", "max_grad_norm"), "optim.clip_grad_norm(params, max_norm) before step(), or "
+                        "training.fit(..., clip=max_norm)"),
     },
     "DataLoader": {
         **ADVICE["DataLoader"],
@@ -238,6 +239,10 @@ OPTIONS: dict[str, dict[str, str]] = {
         **dict.fromkeys(("criterion", "loss_fn"), "loss="),
         **dict.fromkeys(("scheduler", "lr_scheduler"), "schedule="),
         "max_epochs": "epochs=",
+        **dict.fromkeys(("accumulate_grad_batches", "gradient_accumulation_steps"), "accumulate="),
+        **dict.fromkeys(("gradient_clip_val", "max_grad_norm"), "clip="),
+        "sample_weight": "data.DataLoader((inputs, targets, weights), batch_size)",
+        "patience": "callbacks=training.EarlyStop(metric, patience)",
         "verbose": "progress= and say=",
         "device": "net.to(device) and data.DataLoader(dataset, batch_size, device=...)",
         "lr": "the optimizer's, as optim.Adam(net.parameters(), lr)",
