@@ -120,6 +120,29 @@ def test_op(op: str, count: int) -> None:
     assert not problems(spread(CASES[op], count))
 
 
+# ---------------------------------------------------------------- on a GPU
+def orders(case: Case, where: str) -> list[np.ndarray]:
+    """The gradients, and those of their squares' sum; 0 where there are none."""
+    xs = [Tensor(x, requires_grad=True, device=where) for x in case.arrays()]
+    y = case.call(*xs, **case.options)
+    gy = Tensor(np.random.default_rng(0).standard_normal(y.shape), device=where)
+    first = minidl.grad(y, xs, gy, create_graph=True, allow_unused=True)
+    again = [(g * g).sum() for g in first if g is not None and g.requires_grad]
+    second = minidl.grad(again, xs, [None] * len(again), allow_unused=True) if again else []
+    found = [*zip(xs, first), *zip(xs, second)]
+    assert all(g is None or g.device == where for _, g in found)
+    return [np.zeros(x.shape) if g is None else g.detach().numpy() for x, g in found]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", CASES)
+def test_gpu_op(op: str) -> None:
+    """The CPU's numbers, in float64."""
+    for case in spread(CASES[op], SOME):
+        for got, want in zip(orders(case, "cuda"), orders(case, "cpu"), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-9 * np.abs(want).max(initial=1), err_msg=str(case))
+
+
 # ---------------------------------------------------------------- planted faults
 RULES_OF: dict[str, list[str]] = {}        # a rule: the ops whose gradients call it, found by running each
 
@@ -383,10 +406,10 @@ class Critic(nn.Module):
         return self.head(self.features(x).flatten(1))
 
 
-def penalty_step(tied: bool, frozen: bool, norm: bool) -> tuple[Callable[[Tensor], Tensor], nn.Module]:
+def penalty_step(tied: bool, frozen: bool, norm: bool, device: str = "cpu") -> tuple[Callable[[Tensor], Tensor], nn.Module]:
     """A gradient penalty whose gradient two optimizers take, clipped, over two backward passes."""
     minidl.manual_seed(3)
-    critic = Critic(norm)
+    critic = Critic(norm).to(device)
     if frozen:
         critic.features[0].requires_grad_(False)
     if tied:
@@ -423,6 +446,19 @@ def test_a_compiled_gradient_penalty_is_the_plain_one(tied: bool, frozen: bool, 
     for (name, a), b in zip(net.state_dict().items(), twin.state_dict().values(), strict=True):
         np.testing.assert_array_equal(a.numpy() if isinstance(a, Tensor) else a,
                                       b.numpy() if isinstance(b, Tensor) else b, err_msg=name)
+
+
+@pytest.mark.gpu
+def test_gpu_a_compiled_gradient_penalty_is_the_plain_one(fp32: None) -> None:
+    """As a graph; to rounding, since compiled steps fuse calls."""
+    xs = np.random.default_rng(0).standard_normal((5, 6, 1, 8, 8)).astype(np.float32)
+    found = []
+    for compiled in (False, True):
+        step, net = penalty_step(False, False, True, "cuda")
+        step = minidl.compile(step) if compiled else step
+        losses = [step(Tensor(x, device="cuda")).item() for x in xs]
+        found.append([*losses, *(value.sum() for value in net.state_dict().values())])
+    np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-4)
 
 
 # ---------------------------------------------------------------- what is refused
