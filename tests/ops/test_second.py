@@ -406,7 +406,8 @@ class Critic(nn.Module):
         return self.head(self.features(x).flatten(1))
 
 
-def penalty_step(tied: bool, frozen: bool, norm: bool, device: str = "cpu") -> tuple[Callable[[Tensor], Tensor], nn.Module]:
+def penalty_step(tied: bool, frozen: bool, norm: bool,
+                 device: str = "cpu") -> tuple[Callable[[Tensor], Tensor], nn.Module]:
     """A gradient penalty whose gradient two optimizers take, clipped, over two backward passes."""
     minidl.manual_seed(3)
     critic = Critic(norm).to(device)
