@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import ops
 from ..core.device import to_device
-from ..core.host import can_print
+from ..core.host import can_print, install
 from ..core.mode import mode, no_grad
 from ..core.tensor import Tensor, as_tensor, wrap
 from ..data.sources import leaves, mapped
@@ -348,8 +348,7 @@ def of_sklearn(name: str, outputs_as: Callable[[np.ndarray], np.ndarray], ignore
     try:
         function = getattr(importlib.import_module("sklearn.metrics"), name)
     except ImportError:
-        raise ImportError(f"training.{name}: scikit-learn is not installed; run pip install 'minidl[metrics]'"
-                          ) from None
+        raise ImportError(f"training.{name}: scikit-learn is not installed; run {install('metrics')}") from None
 
     def measure(outputs: np.ndarray, labels: np.ndarray) -> Any:
         counts = labels != ignore_index

@@ -17,6 +17,7 @@ import pytest
 import minidl
 from minidl import Tensor, data, nn, ops, optim, training
 from minidl.core import rng
+from minidl.core.host import install
 from minidl.training import EarlyStop, SaveBest, WholeSet, evaluate, fit, loop
 
 both = pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
@@ -402,8 +403,8 @@ def test_f1_and_the_area_under_the_curve_are_scikit_learns() -> None:
 @pytest.mark.parametrize("make", [training.f1_score, training.roc_auc_score])
 def test_without_scikit_learn_the_extra_is_named(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
-    with pytest.raises(ImportError, match=rf"^training.{make.__name__}: scikit-learn is not installed; run pip install "
-                                          r"'minidl\[metrics\]'$"):
+    said = f"training.{make.__name__}: scikit-learn is not installed; run {install('metrics')}"
+    with pytest.raises(ImportError, match=f"^{re.escape(said)}$"):
         make()
 
 
