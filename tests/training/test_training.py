@@ -430,7 +430,7 @@ def test_auto_falls_back_to_generated_images_loudly(model: str, tmp_path: Path,
     assert cli.main(["--model", model, *flags]) == 0
     captured = capsys.readouterr()
     wanted = zoo.MODELS[model].recipe.data
-    stand_in = {"mnist": "synthetic-digits", "cifar10": "synthetic-shapes"}[wanted]
+    stand_in = {"mnist": "synthetic-digits", "cifar10": "synthetic-shapes", "fashion-mnist": "synthetic-digits"}[wanted]
     assert captured.err.startswith("train.py: warning: ")
     assert wanted in captured.err
     assert captured.out.splitlines()[-1].startswith(f"{model} on {stand_in}: ")
