@@ -31,9 +31,11 @@ from minidl import nn, ops, optim, zoo
 from minidl.core import device as devices
 from minidl.data import DataLoader, Dataset, Subset, Table
 from minidl.data.sources import mapped
+from minidl.nn.weights import warn_of_change
 from minidl.ops.cpu import parallel
 from minidl.training import RunFolder, fit, read_config, read_metrics
 from minidl.training.checkpoint import lock
+from minidl.training.contents import contents_of, differences
 from minidl.training.metrics import Progress, show
 from minidl.zoo.recipe import PLAIN
 
@@ -86,12 +88,14 @@ def combined(values: Mapping[str, Sequence[Any]], epochs: Callable[[dict[str, An
 
 
 def text(value: object) -> Any:
-    """A setting as a file says it: a number or a text as it is, a function by its name.
+    """A setting as a file says it: a number or a text as it is, a function by its name, an object without its address.
 
-    >>> text(0.1), text(len), text([8, 16])
-    (0.1, 'len', '[8, 16]')
+    >>> text(0.1), text(len), text([8, 16]), text(object())
+    (0.1, 'len', '[8, 16]', '<object object>')
     """
-    return value if value is None or type(value) in PLAIN else getattr(value, "__name__", str(value))
+    if value is None or type(value) in PLAIN:
+        return value
+    return getattr(value, "__name__", re.sub(r" at 0x\w+", "", str(value)))
 
 
 # ---------------------------------------------------------------- the nets of a folder
@@ -100,7 +104,8 @@ def trained(nets: Sequence[Net], job: Job, workers: int, threads: int, *, facts:
     """Train what is not trained yet, and write sweep.jsonl and sweep.html.
 
     workers: processes, which share the CPU threads; 0: one net after another in this one. facts: what sweep.json says
-    beside the nets. Raises ValueError for a folder that holds another sweep, or where another process is at it.
+    beside the nets; `data` (digests) must be the same when it goes on, and a change of `code` is warned of. Raises
+    ValueError for a folder that holds another sweep, or where another process is at it.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         sys.exit(1)                        # a script without `if __name__ == "__main__"`: the first process says so
@@ -135,10 +140,16 @@ def trained(nets: Sequence[Net], job: Job, workers: int, threads: int, *, facts:
     return found
 
 
+def of_data(*parts: Items) -> dict[str, str]:
+    """The digests of the training set and the test set, or of what is to be folded."""
+    return {f"{which} {name}": digest for which, part in zip(("training", "test"), parts, strict=False)
+            for name, digest in contents_of(DataLoader(part, 1)).items()}
+
+
 def _begun(nets: Sequence[Net], folder: Path, facts: Mapping[str, Any], resume: bool) -> dict[str, tuple[str, str]]:
     """Make the folder, or see that it is of these nets. Returns the state of those that are done, and why."""
     told = json.dumps({**facts, "nets": [{name: text(value) for name, value in net.settings.items()} for net in nets]},
-                      indent=2)
+                      indent=2)              # as it is read back
     if not (folder / FILE).exists():
         folder.mkdir(parents=True, exist_ok=True)
         write(folder / FILE, f"{told}\n".encode())
@@ -147,10 +158,13 @@ def _begun(nets: Sequence[Net], folder: Path, facts: Mapping[str, Any], resume: 
         raise ValueError(f"sweep: {folder} holds a sweep already; go on with it by --resume {folder}, in Python by "
                          "resume=True, or name another folder")
     there, here = read_config(folder / FILE), json.loads(told)
-    if wrong := [f"{name} {short(there.get(name), 120)} there but {short(here[name], 120)} here" for name in here
-                 if there.get(name) != here[name]]:
-        raise ValueError(f"sweep: {folder} has other nets: {'; '.join(wrong)}; name another folder, or give the "
-                         "settings that it began with")
+    warn_of_change(folder / FILE, there.get("code"), here.pop("code"))
+    wrong = differences(there.get("data"), here.pop("data"))
+    wrong += [f"{name} {short(there.get(name), 120)} there but {short(here[name], 120)} here" for name in here
+              if there.get(name) != here[name]]
+    if wrong:
+        raise ValueError(f"sweep: {folder} has other nets, or other data: {'; '.join(wrong)}; name another folder, or "
+                         "give what it began with")
     rows = read_metrics(folder, ROWS) if (folder / ROWS).exists() else []
     kept = {row["net"]: ("diverged", row["why"]) for row in rows if row.get("state") == "diverged"}
     return kept | {net.name: ("finished", "") for net in nets if (folder / net.name / "weights.h5").exists()}
@@ -455,7 +469,10 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     place_ = Path(folder) if folder is not None else new_folder(model.name)
     shared = {"build": build, "data": data, "fold": fold, "fixed": fixed, "loss": loss, "metrics": metrics,
               "callbacks": callbacks, "loader": dict(loader or {}), "device": where}
-    facts = {"program": True, "model": model.name, "fixed": {name: text(value) for name, value in fixed.items()}}
+    given |= {"loss": loss, **{f"loader {name}": value for name, value in shared["loader"].items()}}
+    facts = {"program": True, "model": model.name, "code": model.code,
+             "data": of_data(*([data] if fold is not None else data)),
+             "fixed": {name: text(value) for name, value in given.items() if name not in lists}}
     found = trained(nets, Job(place_, _fit, shared), most, threads, facts=facts, resume=resume,
                     progress=progress, say=say)
     found.build = None if isinstance(build, str) and build in zoo.MODELS else build

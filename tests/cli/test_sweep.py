@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -268,9 +270,31 @@ def test_a_regression_of_arrays_that_goes_on() -> None:
     with pytest.raises(ValueError, match=r"^sweep: all holds a sweep already"):
         minidl.sweep(build, (x, x[:, :1]), epochs=2, **given)
     for change, said in (({"schedule": "step"}, r"nets \[.*\] there but \[.*\] here"),
-                         ({"batch_size": 8}, r"fixed \{'epochs': 2, .*16.*\} there but .*8.*\} here")):
-        with pytest.raises(ValueError, match=rf"^sweep: all has other nets: .*{said}; name another folder"):
-            minidl.sweep(build, (x, x[:, :1]), epochs=2, **{**given, **change}, resume=True)
+                         ({"batch_size": 8}, r"fixed \{'epochs': 2, .*16.*\} there but .*8.*\} here"),
+                         ({"loss": nn.L1Loss()}, r"fixed .*MSELoss.* there but .*L1Loss.* here"),
+                         ({"loader": {"drop_last": False}}, "fixed .*True.* there but .*False.* here"),
+                         ({"data": (x, 2 * x[:, :1])}, "training values of array 2 of 2 are '")):
+        with pytest.raises(ValueError, match=rf"^sweep: all has other nets, or other data: .*{said}"):
+            minidl.sweep(build, **{"data": (x, x[:, :1]), "epochs": 2, **given, **change}, resume=True)
+
+
+def test_a_sweep_whose_code_or_data_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a single run: of code it is said, of data refused."""
+    net = "from minidl import nn\n\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
+    Path("my_net.py").write_text(net)
+    sets = ["--data", "synthetic-digits", "--limit-train", "20", "--limit-test", "20", "--no-progress"]
+    begin = ["train", "my_net.py:build", *sets, "--epochs", "1", "--sweep", "seed=0:2", "--output-dir", "all"]
+    assert cli.main(begin) == 0
+    shutil.rmtree("all/seed=1")
+    Path("my_net.py").write_text(f"{net}# changed\n")
+    capsys.readouterr()
+    assert cli.main(["train", "my_net.py:build", "--resume", "all", "--no-progress"]) == 0
+    assert re.search(r"'all/sweep.json' was saved from .*my_net.py.* has changed since", capsys.readouterr().err)
+    known = json.loads(Path("all/sweep.json").read_text())
+    known["data"]["training labels"] = "another"
+    Path("all/sweep.json").write_text(json.dumps(known))
+    assert cli.main(["train", "my_net.py:build", "--resume", "all", "--no-progress"]) == 2
+    assert "sweep: all has other nets, or other data: training labels are " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("given", "said"), [

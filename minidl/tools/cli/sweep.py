@@ -139,7 +139,9 @@ def sweep(args: argparse.Namespace, prog: str) -> None:
     code = f" {shlex.quote(args.model)}" * is_code(args.model)
     again = f"go on with: {typed(prog)}{code} --resume {shlex.quote(str(folder))}"
     try:
-        done = nets_of.trained(nets, nets_of.Job(folder, train_one, (prog, flags)), workers, threads, facts=known,
+        facts = {"spec": known["spec"], "flags": known["flags"], "code": zoo.find(found.model).code,
+                 "data": nets_of.of_data(data, test)}
+        done = nets_of.trained(nets, nets_of.Job(folder, train_one, (prog, flags)), workers, threads, facts=facts,
                                resume=bool(args.resume), progress=not args.no_progress)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the sweep is in {folder}, {again}") from None
