@@ -372,7 +372,10 @@ SWEEPS: dict[str, Sweep] = {
     **functions(plain(), "neg", "exp", "tanh", "sigmoid", "relu", "leaky_relu", "elu", "softplus", "hardsigmoid",
                 "silu", "gelu", "abs", "clone"),
     "gelu by tanh": Sweep("F.gelu(x, approximate='tanh')", plain()),
-    **functions(plain("positive"), "log", "sqrt"),
+    **functions(plain("positive"), "log", "sqrt", "log1p"),
+    **functions(plain(), "sin", "cos", "expm1", "erf", "sign", "round", "floor", "ceil", "tril", "triu"),
+    "remainder": Sweep("F.remainder(x, y)", pairs("positive")),
+    "floor_divide": Sweep("F.floor_divide(x, y)", pairs("positive"), parts=FORWARD),
     **arguments(plain("positive"), "x.{}()", "square", "reciprocal", "rsqrt"),
     "clip": Sweep("F.clip(x, -0.5, 0.5)", plain()),
     "dropout": Sweep("F.dropout(x, 0.5)", plain(), checked=False),
@@ -392,6 +395,9 @@ SWEEPS: dict[str, Sweep] = {
     **{name: Sweep(f"F.{name}(x, axis=dim)", along(several=True), f"F.a{name}(x, dim)") for name in ("max", "min")},
     "norm": Sweep("F.norm(x, dim=dim)", along(several=True), "F.linalg.vector_norm(x, dim=dim)"),
     "logsumexp": Sweep("x.logsumexp(dim)", along(several=True)),
+    "one_hot": Sweep("F.one_hot(i, 10)", labelled, parts=FORWARD),
+    "dropout2d": Sweep("F.dropout2d(x, 0.5)", images(f=(1,)), checked=False),
+    "unique": Sweep("F.unique(x.bool().long())", plain(), parts=FORWARD),
     **arguments(along(), "F.{}(x, dim=dim)", "softmax", "log_softmax", "cumsum"),
     "prod": Sweep("F.prod(x, dim=dim)", along("near one")),
     **arguments(along(), "F.{}(x, dim=dim)", "argmax", "argmin", parts=FORWARD),
@@ -438,6 +444,7 @@ SWEEPS: dict[str, Sweep] = {
     "cross_entropy": Sweep("F.cross_entropy(x, i)", labelled),
     "cross_entropy smoothed": Sweep("F.cross_entropy(x, i, label_smoothing=0.1)", labelled),
     "nll_loss": Sweep("F.nll_loss(x, i)", labelled),
+    "kl_div": Sweep("F.kl_div(x, y)", plain("normal", "positive")),
     **arguments(plain("normal", "normal"), "F.{}(x, y)", "mse_loss", "l1_loss", "huber_loss",
                 "binary_cross_entropy_with_logits"),
     "interpolate": Sweep("F.interpolate(x, scale_factor=f)", images(f=(2, 3))),
@@ -459,6 +466,11 @@ SWEEPS: dict[str, Sweep] = {
     "scaled_dot_product_attention": Sweep("F.scaled_dot_product_attention(x, k, v, is_causal=causal)", heads),
     "conv1d": Sweep("F.conv1d(x, w, b, stride=stride, padding=padding, dilation=dilation, groups=groups)",
                     sequences),
+    "conv3d": Sweep("F.conv3d(x, w, None, 1, 1)", in_full(
+        small=({"x": Spec((2, 3, 4, 8, 8)), "w": Spec((4, 3, 3, 3, 3))}, {}),
+        usual=({"x": Spec((8, 16, 8, 16, 16)), "w": Spec((32, 16, 3, 3, 3))}, {}),
+        one_channel=({"x": Spec((8, 1, 16, 32, 32)), "w": Spec((8, 1, 3, 3, 3))}, {}),
+        odd=({"x": Spec((3, 5, 7, 13, 11)), "w": Spec((7, 5, 3, 5, 1))}, {}))),
     "conv_transpose2d": Sweep("F.conv_transpose2d(x, w, b, stride=stride, padding=padding, "
                               "output_padding=output_padding)", transposed_convolutions),
     "conv2d": Sweep("F.conv2d(x, w, b, stride=stride, padding=padding, dilation=dilation, groups=groups)",
@@ -475,8 +487,8 @@ EXCEPT: Mapping[str, str] = {name: reason for reason, names in {
     "a view, whose gradient is a view": "flatten squeeze unsqueeze view view_as reshape_as ravel "
                                         "permute swapaxes swapdims movedim moveaxis t T mT detach contiguous",
     "a fact, or a setting": "shape size ndim dim dtype device numel nelement nbytes element_size is_cuda is_leaf "
-                            "is_floating_point requires_grad requires_grad_ grad data node changed mark_changed "
-                            "weights",
+                            "is_floating_point requires_grad requires_grad_ retain_grad grad data node changed "
+                            "mark_changed weights",
     "measured as the gradients of every op": "backward",
 }.items() for name in names.split()}
 

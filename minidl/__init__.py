@@ -31,6 +31,14 @@ from .lab.own_conv import register_activation, register_conv, register_linear, r
 from .nn import init
 from .nn import weights as weights
 from .nn.weights import load, save
+from .ops import concatenate as cat
+from .ops.arrays.arrange import *
+from .ops.arrays.basic import *
+from .ops.arrays.contraction import *
+from .ops.arrays.functions import *
+from .ops.arrays.select import *
+from .ops.arrays.shapes import *
+from .ops.arrays.statistics import *
 from .ops.common.op import op
 from .ops.create import (
     arange,
@@ -50,15 +58,20 @@ from .ops.create import (
     zeros,
     zeros_like,
 )
+from .ops.layers.activation import *
 
 __all__ = [
-    "CompileError", "Tensor", "__version__", "activation", "arange", "check_conv", "compile", "data", "distributed",
-    "eye", "from_dlpack", "from_numpy", "full", "full_like", "grad", "gradcheck", "gradgradcheck", "hessian", "hvp",
-    "init", "jacobian", "kernel", "linspace", "load",
-    "manual_seed", "nn", "no_grad", "ones", "ones_like", "op", "ops", "optim", "primitive", "rand", "rand_like",
-    "randint", "randn", "randn_like", "randperm", "register_activation", "register_conv", "register_linear",
-    "register_pool", "save", "set_precision", "set_workspace_limit",
-    "zeros", "zeros_like",
+    "CompileError", "Tensor", "__version__", "abs", "activation", "add", "arange", "argmax", "argmin", "argsort", "cat",
+    "ceil", "check_conv", "clip", "clone", "compile", "concatenate", "cos", "cumsum", "data", "distributed", "div",
+    "dropout", "einsum", "eq", "erf", "exp", "expand", "expm1", "eye", "flatten", "flip", "floor", "floor_divide",
+    "from_dlpack", "from_numpy", "full", "full_like", "gather", "ge", "grad", "gradcheck", "gradgradcheck", "gt",
+    "hessian", "hvp", "init", "jacobian", "kernel", "le", "linspace", "load", "log", "log1p", "log_softmax",
+    "logsumexp", "lt", "manual_seed", "matmul", "max", "maximum", "mean", "min", "minimum", "mul", "ne", "neg", "nn",
+    "no_grad", "norm", "ones", "ones_like", "op", "ops", "optim", "outer", "pad", "pow", "primitive", "prod", "rand",
+    "rand_like", "randint", "randn", "randn_like", "randperm", "register_activation", "register_conv",
+    "register_linear", "register_pool", "relu", "remainder", "reshape", "round", "rsqrt", "save", "set_precision",
+    "set_workspace_limit", "sigmoid", "sign", "sin", "softmax", "split", "sqrt", "squeeze", "stack", "std", "sub",
+    "sum", "tanh", "transpose", "tril", "triu", "unique", "unsqueeze", "var", "where", "zeros", "zeros_like",
 ]
 
 if TYPE_CHECKING:

@@ -21,16 +21,14 @@ from .ops.create import tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ON_NO_TAPE = (
-    "sin cos tan asin acos atan sinh cosh erf floor ceil round trunc frac fmod remainder sign isnan isinf isfinite "
-    "median mode quantile unique bincount histc nonzero cumprod kthvalue roll diagonal tril triu det inverse"
+    "tan asin acos atan sinh cosh trunc frac fmod isnan isinf isfinite median mode quantile bincount histc nonzero "
+    "cumprod kthvalue roll diagonal det inverse"
 )
 _NUMPY = "compute with t.numpy(), or write an op of your own: docs/own-op.md"
 
 ADVICE: dict[str, dict[str, str]] = {
     "Tensor": {
         **dict.fromkeys(_ON_NO_TAPE.split(), _NUMPY),
-        "log1p": "(t + 1).log()",
-        "expm1": "t.exp() - 1",
         "log2": "t.log() / math.log(2)",
         "log10": "t.log() / math.log(10)",
         "exp2": "2 ** t",
@@ -60,7 +58,6 @@ ADVICE: dict[str, dict[str, str]] = {
         "grad_fn": "t.node, the Node that made it, or None",
         "register_hook": "read t.grad after backward(); the gradient "
         "between is what an op of your own sees: docs/own-op.md",
-        "retain_grad": "t.grad is kept for leaves: make x.detach() a leaf with requires_grad=True",
         "detach_": "t = t.detach()",
         "data_ptr": "t.numpy().ctypes.data on the CPU",
         "is_contiguous": "t.numpy().flags.c_contiguous",
@@ -101,7 +98,6 @@ ADVICE: dict[str, dict[str, str]] = {
         "nan": "math.nan",
         "inf": "math.inf",
         "pi": "math.pi",
-        "cat": "minidl.ops.concatenate(tensors, axis)",
         "as_tensor": "minidl.Tensor(data), which shares an array's memory",
         "empty": "minidl.zeros(shape)",
         "empty_like": "minidl.zeros_like(t)",
@@ -129,6 +125,8 @@ ADVICE: dict[str, dict[str, str]] = {
         "meshgrid": "numpy.meshgrid, then minidl.Tensor",
         "bernoulli": "minidl.rand(shape) < p",
         "multinomial": "numpy.random.choice",
+        "distributions": "minidl.randn and rand; a class by its logits: "
+        "(x - (-minidl.rand_like(x).log()).log()).argmax(1)",
         "Size": "a tuple",
         "set_num_threads": "the environment variable MINIDL_NUM_THREADS, before the import",
         "functional": "minidl.ops",
@@ -139,14 +137,12 @@ ADVICE: dict[str, dict[str, str]] = {
         "relu6": "ops.clip(x, 0, 6)",
         "smooth_l1_loss": "ops.huber_loss(x, y, delta=beta) / beta",
         "binary_cross_entropy": "-(y * p.log() + (1 - y) * (1 - p).log()).mean()",
-        "one_hot": "Tensor(numpy.eye(classes, dtype='float32')[labels])",
         "unfold": "ops.conv2d slides windows",
         "normalize": "x / x.norm(dim=1, keepdim=True)",
         "bmm": "ops.matmul(x, y)",
         "mm": "ops.matmul(x, y)",
         "cosine_similarity": "(x * y).sum(1) / (x.norm(dim=1) * y.norm(dim=1))",
         "logsigmoid": "ops.minimum(x, 0) - ((-x.abs()).exp() + 1).log()",
-        "kl_div": "(p * (p.log() - q.log())).sum()",
         "permute": "ops.transpose(x, axes)",
         "clamp": "ops.clip(x, low, high)",
         "chunk": "t.chunk(count, axis)",
@@ -154,22 +150,16 @@ ADVICE: dict[str, dict[str, str]] = {
         "amin": "ops.min(x, axis)",
     },
     "minidl.nn": {
-        "functional": "minidl.ops",
-        "utils": "optim.clip_grad_norm(params, max_norm) and optim.clip_grad_value(params, value)",
         "ParameterList": "a list of Tensors",
         "ParameterDict": "a dict of Tensors",
         "LogSoftmax": "ops.log_softmax(x, axis) in forward",
         "Hardtanh": "ops.clip(x, -1, 1) in forward",
         "SmoothL1Loss": "nn.HuberLoss(delta=beta), over beta",
         "BCELoss": "-(y * p.log() + (1 - y) * (1 - p).log()).mean()",
-        "Conv3d": "there are no three-dimensional images",
         "ZeroPad2d": "ops.pad(x, widths) in forward",
-        "Dropout2d": "x * ops.dropout(ones, p) in forward, with ones of shape (n, c, 1, 1)",
-        "LSTM": "there are no recurrent layers",
-        "GRU": "there are no recurrent layers",
-        "RNN": "there are no recurrent layers",
-        "MultiheadAttention": "ops.scaled_dot_product_attention(q, k, v) in a Module of your own",
-        "Transformer": "ops.scaled_dot_product_attention(q, k, v) in a Module of your own",
+        **dict.fromkeys(("Transformer", "TransformerEncoder", "TransformerEncoderLayer", "TransformerDecoderLayer"),
+                        "nn.MultiheadAttention in a Module of your own"),
+        "KLDivLoss": "ops.kl_div(log_q, p, reduction='batchmean')",
         "DataParallel": "one process per GPU: mpiexec -n 2 minidl train ..., see docs/distributed.md",
         "Bilinear": "matmul in forward",
         "Unflatten": "x.reshape(shape) in forward",
@@ -234,7 +224,8 @@ OPTIONS: dict[str, dict[str, str]] = {
         "learning_rate": "lr=",
         "maximize": "(-loss).backward()",
         **dict.fromkeys(("foreach", "fused", "capturable", "differentiable"), _BY_ITSELF),
-        **dict.fromkeys(("clipnorm", "max_grad_norm"), "optim.clip_grad_norm(params, max_norm) before step()"),
+        **dict.fromkeys(("clipnorm", "max_grad_norm"), "optim.clip_grad_norm(params, max_norm) before step(), or "
+                        "training.fit(..., clip=max_norm)"),
     },
     "DataLoader": {
         **ADVICE["DataLoader"],
@@ -248,6 +239,10 @@ OPTIONS: dict[str, dict[str, str]] = {
         **dict.fromkeys(("criterion", "loss_fn"), "loss="),
         **dict.fromkeys(("scheduler", "lr_scheduler"), "schedule="),
         "max_epochs": "epochs=",
+        **dict.fromkeys(("accumulate_grad_batches", "gradient_accumulation_steps"), "accumulate="),
+        **dict.fromkeys(("gradient_clip_val", "max_grad_norm"), "clip="),
+        "sample_weight": "data.DataLoader((inputs, targets, weights), batch_size)",
+        "patience": "callbacks=training.EarlyStop(metric, patience)",
         "verbose": "progress= and say=",
         "device": "net.to(device) and data.DataLoader(dataset, batch_size, device=...)",
         "lr": "the optimizer's, as optim.Adam(net.parameters(), lr)",

@@ -503,6 +503,62 @@ def cross_entropy(x, *, labels, reduction="mean", label_smoothing=0.0, weight=1.
     return np.sum(losses) / np.sum(weight[labels] * counted) if reduction == "mean" else reduced(losses, reduction)
 
 
+def conv3d(x, w, b=0.0, *, stride, padding, dilation, groups, algorithm):
+    """Window by window."""
+    steps, pads, apart = (v if isinstance(v, tuple) else (v,) * 3 for v in (stride, padding, dilation))
+    x = np.pad(x, ((0, 0), (0, 0), *((p, p) for p in pads)))
+    reach = [d * (k - 1) + 1 for k, d in zip(w.shape[2:], apart, strict=True)]
+    out = [(n - r) // s + 1 for n, r, s in zip(x.shape[2:], reach, steps, strict=True)]
+    y = np.zeros((len(x), len(w), *out))
+    for at in itertools.product(*map(range, out)):
+        within = (slice(i * s, i * s + r, d) for i, s, r, d in zip(at, steps, reach, apart, strict=True))
+        window = x[(slice(None), slice(None), *within)]
+        for g, (part, filters) in enumerate(zip(np.split(window, groups, 1), np.split(w, groups), strict=True)):
+            maps = slice(g * len(filters), (g + 1) * len(filters))
+            y[(slice(None), maps, *at)] = np.einsum("ncdhw,mcdhw->nm", part, filters)
+    return y + np.reshape(b, (-1, 1, 1, 1))
+
+
+def volumes() -> Iterable[Problem]:
+    rng, count = np.random.default_rng(23), 0
+    algorithm = itertools.cycle([name for name in ALGORITHMS if name != "auto"])
+    while count < 45:
+        groups, n, c, m = (int(v) for v in (rng.choice([1, 1, 2]), rng.choice([0, 1, 2]), *rng.integers(1, 3, 2)))
+        window, size = rng.integers(1, 4, 3).tolist(), rng.integers(1, 6, 3).tolist()
+        stride, padding, dilation = (tuple(rng.integers(*ends, 3).tolist()) for ends in ((1, 3), (0, 2), (1, 3)))
+        if count % 3 == 0:
+            stride, padding, dilation = stride[0], padding[0], dilation[0]
+        pads, apart = (v if isinstance(v, tuple) else (v,) * 3 for v in (padding, dilation))
+        if all(k_size * d - d + 1 <= length + 2 * p for k_size, d, length, p in zip(
+                window, apart, size, pads, strict=True)):
+            yield ((n, c * groups, *size), (m * groups, c, *window), *[(m * groups,)] * int(rng.integers(2))), {
+                "stride": stride, "padding": padding, "dilation": dilation, "groups": groups,
+                "algorithm": next(algorithm)}
+            count += 1
+
+
+def by_pixel(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss of rows, of each pixel's."""
+    def of_pixels(x, *, labels, **options):
+        if x.ndim == 2:
+            return reference(x, labels=labels, **options)
+        loss = reference(np.moveaxis(x, 1, -1).reshape(labels.size, x.shape[1]), labels=labels.reshape(-1), **options)
+        return loss.reshape(labels.shape) if options["reduction"] == "none" else loss
+    return of_pixels
+
+
+def with_pixels(problems: Iterable[Problem], count: int) -> list[Problem]:
+    """Some of the problems of rows with a label for each pixel too, of no image and of several."""
+    rng, found = np.random.default_rng(22), list(problems)
+    some = [each for each in found if each[0][0][0]][:: max(1, len(found) // count)]
+    for at, (((n, classes),), options) in enumerate(some):
+        size = ((3,), (2, 5), (1, 1), (2, 1, 3))[at % 4]
+        labels = rng.choice(options["labels"], (n, *size))
+        labels.reshape(-1)[0] = options["labels"][0]             # which is not an ignored one
+        found.append((((n, classes, *size),), {"reduction": "mean", **options, "labels": labels}))
+    return found
+
+
 def tables() -> Iterable[Problem]:
     """Rows that are named several times, once, and never."""
     rng = np.random.default_rng(14)
@@ -806,6 +862,56 @@ def grids() -> Iterable[Problem]:
         yield ((n, c, h, w),), {"output_size": 1}
 
 
+def beside_the_diagonal() -> list[Problem]:
+    """Each shape of two axes and more, with diagonals within and beyond it."""
+    found = [*SHAPES, *itertools.product((2, 3), (1, 4), (1, 2, 3))]
+    return [((shape,), {"diagonal": at % 5 - 2}) for at, shape in enumerate(found) if len(shape) > 1]
+
+
+def uneven(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """No value whose rounding is within a difference's step."""
+    return rng.integers(-5, 5, shape) + rng.uniform(0.05, 0.45, shape)
+
+
+def divisors(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Of both signs; a quotient of two is as far from an integer as it comes, but for that of x and x."""
+    return np.asarray(rng.uniform(0.5, 2.0, shape) * rng.choice([-1.0, 1.0], shape))
+
+
+def classes_of(x: Tensor, *, labels: np.ndarray, num_classes: int) -> Tensor:
+    """One row for each label; x is there since a Case has Tensors."""
+    return ops.mul(x, ops.one_hot(Tensor(labels, device=x.device), num_classes).to(dtype=x.dtype))
+
+
+def hot_labels() -> Iterable[Problem]:
+    rng = np.random.default_rng(21)
+    for shape in SHAPES:
+        classes = 1 + len(shape) * 2
+        yield ((*shape, classes),), {"labels": rng.integers(0, classes, shape), "num_classes": classes}
+
+
+def whole_maps() -> list[Problem]:
+    p = itertools.cycle((0.5, 0.0, 0.1, 0.9))
+    return [((shape,), {"p": next(p), "key": (7, i)}) for i, shape in enumerate(image_shapes())]
+
+
+def dropout2d(x, *, p, key):
+    """A mask of one number for each map."""
+    return x * np.reshape(dropout(np.ones((*x.shape[:2], 1, 1)), p=p, key=key), (*x.shape[:2], 1, 1))
+
+
+def unique_by_all(x: Tensor) -> Tensor:
+    """The values, the places and the counts as one row."""
+    found = ops.unique(x, return_inverse=True, return_counts=True)
+    return ops.concatenate([t.reshape(-1).to(dtype=x.dtype) for t in found])
+
+
+def unique_reference(x):
+    values = sorted(set(x.reshape(-1).tolist()))
+    return np.array([*values, *map(values.index, x.reshape(-1).tolist()),
+                     *(int((x == value).sum()) for value in values)], x.dtype)
+
+
 def choice(x: Tensor, y: Tensor, *, condition: np.ndarray) -> Tensor:
     return ops.where(Tensor(condition, device=x.device), x, y)
 
@@ -856,6 +962,22 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "softmax": (ops.softmax, softmax, axes(), normal),
     "log_softmax": (ops.log_softmax, lambda x, axis: np.log(softmax(x, axis=axis)), axes(), normal),
     "abs": (ops.abs, np.abs, UNARY, apart),
+    "sin": (ops.sin, np.sin, UNARY, normal),
+    "cos": (ops.cos, np.cos, UNARY, normal),
+    "log1p": (ops.log1p, np.log1p, UNARY, positive),
+    "expm1": (ops.expm1, np.expm1, UNARY, normal),
+    "erf": (ops.erf, np.vectorize(math.erf, otypes=[float]), UNARY, normal),
+    "sign": (ops.sign, np.sign, UNARY, apart),
+    "round": (ops.round, np.rint, UNARY, uneven),
+    "floor": (ops.floor, np.floor, UNARY, uneven),
+    "ceil": (ops.ceil, np.ceil, UNARY, uneven),
+    "remainder": (ops.remainder, lambda x, y: x - y * np.floor(x / y), BROADCASTS, divisors),
+    "tril": (ops.tril, lambda x, diagonal: np.tril(x, diagonal), beside_the_diagonal(), normal),
+    "triu": (ops.triu, lambda x, diagonal: np.triu(x, diagonal), beside_the_diagonal(), normal),
+    "logsumexp": (ops.logsumexp, lambda x, axis, keepdims: np.log(np.sum(np.exp(x), axis, keepdims=keepdims)),
+                  reductions(empty=False), normal),
+    "one_hot": (classes_of, lambda x, labels, num_classes: x * np.eye(num_classes)[labels], hot_labels(), normal),
+    "dropout2d": (ops.dropout2d, dropout2d, whole_maps(), normal),
     "maximum": (ops.maximum, np.maximum, BROADCASTS, normal),
     "minimum": (ops.minimum, np.minimum, BROADCASTS, normal),
     "where": (choice, lambda x, y, condition: np.where(condition, x, y), conditions(), normal),
@@ -887,6 +1009,7 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "scaled_dot_product_attention": (attended, attention, heads(), normal),
     "conv2d": (ops.conv2d, conv2d, convolutions(), normal),
     "conv1d": (ops.conv1d, conv1d, sequences(), normal),
+    "conv3d": (ops.conv3d, conv3d, volumes(), normal),
     "conv_transpose2d": (ops.conv_transpose2d, conv_transpose2d, transposed_convolutions(), normal),
     "interpolate": (ops.interpolate, interpolate, factors(), normal),
     "pixel_shuffle": (ops.pixel_shuffle, pixel_shuffle, shuffles(), normal),
@@ -897,11 +1020,14 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "layer_norm": (layer_normalized, layer_norm, rows_of_layers(), normal),
     "group_norm": (group_normalized, group_norm, groups_of_channels(), normal),
     "adaptive_avg_pool2d": (ops.adaptive_avg_pool2d, adaptive_avg_pool2d, grids(), normal),
-    "cross_entropy": (integer_labels, cross_entropy, [*with_labels(), *smoothed_and_weighed()], normal),
-    "nll_loss": (weighed, nll_loss, weighed_labels(), normal),
+    "cross_entropy": (integer_labels, by_pixel(cross_entropy),
+                      with_pixels([*with_labels(), *smoothed_and_weighed()], 16), normal),
+    "nll_loss": (weighed, by_pixel(nll_loss), with_pixels(weighed_labels(), 8), normal),
     "l1_loss": (ops.l1_loss, lambda x, y, reduction: reduced(np.abs(x - y), reduction), pairs_of_one_shape(), normal),
     "huber_loss": (ops.huber_loss, huber_loss, pairs_with("delta", 0.7, 1.0), normal),
     "binary_cross_entropy_with_logits": (yes_or_no, binary_cross_entropy, pairs_with("positive", None, 1.5), normal),
+    "kl_div": (ops.kl_div, lambda x, y, reduction: reduced(y * (np.log(y) - x), reduction), pairs_of_one_shape(),
+               positive),
     "mse_loss": (ops.mse_loss, lambda x, y, reduction: reduced((x - y) ** 2, reduction), pairs_of_one_shape(),
                  normal),
 }
@@ -941,6 +1067,10 @@ def _cases() -> Iterable[Case]:
     for problem in axes(empty_axis=False):
         yield Case("argmax", ops.argmax, np.argmax, *problem, apart, differentiable=False)
         yield Case("argmin", ops.argmin, np.argmin, *problem, apart, differentiable=False)
+    for problem in BROADCASTS:
+        yield Case("floor_divide", ops.floor_divide, np.floor_divide, *problem, divisors, differentiable=False)
+    for problem in UNARY:
+        yield Case("unique", unique_by_all, unique_reference, *problem, few_values, differentiable=False)
     for problem in axes():
         yield Case("argsort", ops.argsort, np.argsort, *problem, apart, differentiable=False)
 

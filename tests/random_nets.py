@@ -83,6 +83,28 @@ class Beside(nn.Module):
         return ops.concatenate([part(x) for part in parts], axis=1)
 
 
+class First(nn.Module):
+    """The first of what a layer of one or of several inputs, here all x, gives: an output, and not the state."""
+
+    def __init__(self, body: nn.Module, inputs: int = 1):
+        super().__init__()
+        self.body, self.inputs = body, inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(*[x] * self.inputs)[0]
+
+
+class Deep(nn.Module):
+    """The channels as the depth of one volume."""
+
+    def __init__(self, body: nn.Module):
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x.unsqueeze(1)).squeeze(1)
+
+
 class Means(nn.Module):
     """Over axis 1."""
 
@@ -154,7 +176,7 @@ class Drawer:
         c, h, w = shape
         makes: list[Callable[..., tuple[int, ...] | None]] = [
             self.convolution, self.convolution, self.block, self.block, self.pooling, self.pooling, self.larger,
-            self.residual, self.beside, self.as_it_was, self.as_it_was, self.lecun]
+            self.residual, self.beside, self.as_it_was, self.as_it_was, self.lecun, self.volume]
         made = self.rng.choice(makes)(c, h, w)
         return made if made is not None else shape
 
@@ -223,10 +245,18 @@ class Drawer:
                            f"Beside(nn.ModuleDict({{'one': {one}, 'other': {other}}}))")
         return 5, h, w
 
+    def volume(self, c: int, h: int, w: int) -> tuple[int, ...] | None:
+        k, padding = self.one((1, 0), (2, 0), (3, 0), (3, 1))
+        made = tuple(self.size_of(n, k, 1, padding) for n in (c, h, w))
+        if min(made) < 1 or math.prod(made) > SIZE:
+            return None
+        self.layers.append(f"Deep(nn.Conv3d(1, 1, {k}, padding={padding}{self.bias()}))")
+        return made
+
     def as_it_was(self, *shape: int) -> tuple[int, ...]:
         self.layers.append(self.one(
-            self.activation(), self.activation(), self.norm(shape), self.norm(shape), "nn.Dropout(0.3)",
-            "nn.Identity()", f"nn.Softmax(dim={self.one(1, -1)})"))
+            self.activation(), self.activation(), self.norm(shape), self.norm(shape), "nn.Identity()",
+            "nn.Dropout2d(0.3)" if len(shape) == 3 else "nn.Dropout(0.3)", f"nn.Softmax(dim={self.one(1, -1)})"))
         return shape
 
     def lecun(self, c: int, h: int, w: int) -> tuple[int, ...] | None:
@@ -255,7 +285,16 @@ class Drawer:
 
     def rows(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         t, d = shape
-        kind = self.one("linear", "norm", "as it was", "residual")
+        kind = self.one("linear", "norm", "as it was", "residual", "recurrent", "attention")
+        if kind == "recurrent":
+            both, made = self.one(True, False), self.one(3, 4)
+            self.layers.append(f"First(nn.{self.one('RNN', 'LSTM', 'GRU')}({d}, {made}, {self.one(1, 2)}, "
+                               f"batch_first=True, bidirectional={both}{self.bias()}))")
+            return t, made * (1 + both)
+        if kind == "attention":
+            heads = self.one(*(n for n in (1, 2, 3) if d % n == 0))
+            self.layers.append(f"First(nn.MultiheadAttention({d}, {heads}, batch_first=True{self.bias()}), 3)")
+            return shape
         if kind == "linear":
             self.layers.append(f"nn.Linear({d}, {self.one(4, 5)}{self.bias()})")
             return t, int(self.layers[-1].split(", ")[1].rstrip(")"))
@@ -271,8 +310,9 @@ class Drawer:
     def vector(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if self.rng.random() < 0.5:
             return self.as_it_was(*shape)
-        made = self.one(4, 6, 9)
-        self.layers.append(f"nn.Linear({shape[0]}, {made}{self.bias()})")
+        made, kind = self.one(4, 6, 9), self.one("Linear", "Linear", "Linear", "RNNCell", "GRUCell", "LSTMCell")
+        layer = f"nn.{kind}({shape[0]}, {made}{self.bias()})"
+        self.layers.append(f"First({layer})" if kind == "LSTMCell" else layer)
         return (made,)
 
     # ------------------------------------------------------------------ all of it
@@ -314,7 +354,8 @@ def net(number: int) -> Net:
 
 
 # ---------------------------------------------------------------- running
-NAMES = {"nn": nn, "optim": optim, "Residual": Residual, "Beside": Beside, "Means": Means}
+NAMES = {"nn": nn, "optim": optim, "Residual": Residual, "Beside": Beside, "First": First, "Deep": Deep,
+         "Means": Means}
 
 
 def built(net: Net, dtype: str) -> nn.Module:
@@ -332,7 +373,9 @@ def scenario(net: Net, dtype: str = "float32", perturbed: float = 0.0, seed: int
         model = built(net, dtype)
         rng = np.random.default_rng([seed, net.number])
 
-        def perturb(t: Tensor) -> Tensor:
+        def perturb(t: Any) -> Any:
+            if isinstance(t, tuple):
+                return tuple(map(perturb, t))
             by = 1 + perturbed * rng.choice((-1.0, 1.0), t.shape)
             if not t.data.flags.writeable:             # one value in several places
                 return t * Tensor(by)

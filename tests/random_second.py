@@ -41,7 +41,10 @@ MATRICES = (
     "{a} * {b}.var(1, keepdim=True)", "{a} / ({b}.std(1, keepdim=True) + 0.1)", "F.layer_norm({a}, (4,))",
     "{a} * F.norm({b}, 1)", "{a} * {b}.prod(1, keepdim=True)", "{a} * F.amax({b}, 1)", "({a}.T @ {b}).T[:3]",
     "F.attention({a}.reshape(1, 3, 4), {b}.reshape(1, 3, 4), {a}.reshape(1, 3, 4))[0]",
-    "({a}.reshape(3, 4, 1) * {b}.reshape(3, 1, 4)).sum(1)")
+    "({a}.reshape(3, 4, 1) * {b}.reshape(3, 1, 4)).sum(1)", "{a}.sin() * {b}.cos()", "{a}.erf()", "{a}.expm1() * 0.2",
+    "({a} * {a}).log1p()", "{a}.tril() + {b}.triu(1)", "{a} - {b}.logsumexp(1, keepdim=True)",
+    "{a} % ({b} * {b} + 0.5)", "{a} * ({b} > 0)", "({a} - 0.3).sign() * {b} + ({a} + 0.3).floor()",
+    "{a}.transpose(0, 1).mT @ w")
 # Lines for an image (2,4,4,4), {a} one of them.
 IMAGES = (
     "F.conv2d({a}, p, padding=1)", "F.conv2d({a}, p, padding=2, dilation=2)", "F.conv_transpose2d({a}, p, padding=1)",
@@ -50,12 +53,15 @@ IMAGES = (
     "F.max_pool2d({a}, 3, 1, 1)", "F.up(F.avg_pool2d({a}, 2))",
     "F.adaptive_avg_pool2d({a}, 3)[:, :, [0, 1, 1, 2]][..., [0, 0, 1, 2]]",
     "F.batch_norm({a}, None, None, training=True)", "F.group_norm({a}, 2)", "F.silu({a})", "{a} * {a} * 0.5 + u",
-    "F.pad({a}, (1, 0, 0, 1))[:, :, 1:, :4]", "{a}.tanh() * F.softmax({a}, dim=1)")
+    "F.pad({a}, (1, 0, 0, 1))[:, :, 1:, :4]", "{a}.tanh() * F.softmax({a}, dim=1)",
+    "F.conv2d({a}, p, padding='same')", "F.conv3d({a}[:, :, None], p[:, :, None], padding=(0, 1, 1))[:, :, 0]")
 LOSSES = (
     "({v} * {v}).sum()", "F.mse_loss({v}, v1)", "F.cross_entropy({v}, LABELS)",
     "F.cross_entropy({v}, LABELS, label_smoothing=0.1)", "F.cross_entropy({v}, LABELS, weight=WEIGHT)",
     "F.huber_loss({v}, v1, delta=0.5)", "F.binary_cross_entropy_with_logits({v}, {v}.detach().sigmoid())",
-    "F.nll_loss(F.log_softmax({v}, dim=1), LABELS)", "F.l1_loss({v} * {v}, v1)")
+    "F.nll_loss(F.log_softmax({v}, dim=1), LABELS)", "F.l1_loss({v} * {v}, v1)",
+    "F.cross_entropy({v}[:, :3].reshape(1, 3, 3), LABELS[None] % 3)",
+    "F.kl_div(F.log_softmax({v}, dim=1), F.softmax(v1, dim=1), reduction='batchmean')")
 
 
 def program(number: int) -> list[str]:

@@ -60,6 +60,10 @@ OF_IMAGES = ("nn.GroupNorm(2, 2, eps=0.1)", "nn.LocalResponseNorm(2, 0.5)", "nn.
 OF_ANY_SIZE = ("nn.ConvTranspose2d(2, 2, 2, stride=2)", "nn.ConvTranspose2d(2, 2, 3, padding=1, bias=False)",
                "nn.Upsample(scale_factor=2)", "nn.AdaptiveAvgPool2d((2, 3))", "nn.AdaptiveAvgPool2d(1)",
                "nn.Conv2d(2, 2, 2, padding=1, dilation=2)", "nn.Conv2d(2, 8, 1); nn.PixelShuffle(2)")
+DRAWS = r"dropout|\brand"                  # what is another value each time
+NOISE = ("{0} + 0.1 * minidl.randn_like({0})", "{0} * (minidl.rand({0}.shape) < 0.7).float()", "{0} * minidl.rand(1)",
+         "{0}[minidl.randperm({0}.shape[0])]", "{0} * minidl.randint(-1, 3, {0}.shape).float()",
+         "{0} - minidl.rand_like({0})")
 LOSSES = ("mse_loss", "l1_loss", "huber_loss")
 OPTIONS_OF_LOSS = (("",), ("",), (", reduction='sum'", ", ignore_index=1"),
                    (", label_smoothing=0.1", ", label_smoothing=0.1, ignore_index=2"))
@@ -420,7 +424,7 @@ class Writer:
         if self.expressions and self.chance(0.12):
             expression, shape = self.rng.choice(self.expressions)
             names = {name for name, _ in self.values}
-            if "dropout" not in expression and names.issuperset(re.findall(r"\bh\d+\b", expression)):
+            if not re.search(DRAWS, expression) and names.issuperset(re.findall(r"\bh\d+\b", expression)):
                 self.add(expression, shape, "repeated")
                 return
         found = self.pick(lambda s: len(s) == 2)
@@ -697,7 +701,7 @@ class Writer:
             self.values = [entry for entry in self.values if entry[0] in ("x0", "x1")]
             if self.chance(0.7) and self.expressions:
                 for expression, shape in self.expressions:      # the first one again, on changed parameters
-                    if not re.search(r"\bh\d|dropout", expression):
+                    if not re.search(rf"\bh\d|{DRAWS}", expression):
                         self.add(expression, shape, "repeated")
                         break
         for _ in range(count):
@@ -736,6 +740,9 @@ class Writer:
             self.add(f"{name}(labels)", ("n", 4))
             self.live.add(self.values[-1][0])
         self.instructions(rng.randrange(2, 8))
+        if self.more.random() < MORE:
+            v, shape = self.more.choice(self.values)
+            self.add(self.more.choice(NOISE).format(v), shape)
         self.train()
         if self.chance(0.15) and self.pick(lambda s: s == ("n", 3)):
             self.world.append(Line("metrics = Metrics()"))

@@ -162,6 +162,10 @@ class Recorder(Listener):
         self.given(t)
         self.changed[id(t)] = t
 
+    def flag(self, t: Tensor) -> None:
+        if not self.is_own(t):
+            self.refuse("changes whether a Tensor requires a gradient", "do it outside the step, or of x.detach()")
+
     def constant(self, array: Array) -> Array:
         """The step makes it anew in each run: a copy is its own, unless a pass finds that it may be shared."""
         self.slot("constant", array)

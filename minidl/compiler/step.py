@@ -43,9 +43,9 @@ def compile(step: Callable[P, R]) -> CompiledStep[P, R]:
     The first two calls with a new signature (shapes, dtypes and devices of its Tensors, other arguments by value,
     precision) run the function as it is and keep the primitive calls that it made, its program. Where both made the
     same, later calls replay it: parameters, gradients and optimizer state change in place as in the plain function, a
-    learning rate is read anew, and dropout draws anew. Whatever else the step read (attributes of Modules and of your
-    own objects, globals, lists, flags of Tensors, an optimizer's numbers) is looked at before each replay; where
-    something is different, the step is recorded anew. On a CUDA device the program is one captured graph.
+    learning rate is read anew, and random numbers are drawn anew. Whatever else the step read (attributes of Modules
+    and of your own objects, globals, lists, flags of Tensors, an optimizer's numbers) is looked at before each replay;
+    where something is different, the step is recorded anew. On a CUDA device the program is one captured graph.
 
     Returned Tensors are off the tape. Raises CompileError (a ValueError), naming the line, for what could not be
     replayed: two runs that did not do the same (a random number of NumPy's, a counter), reading a Tensor's values in

@@ -89,6 +89,9 @@ class Listener:
     def change(self, t: Tensor, on_tape: bool = False) -> None:
         """A Tensor is about to be changed in place: its memory, or, on the tape, what it is."""
 
+    def flag(self, t: Tensor) -> None:
+        """Whether a Tensor requires a gradient is about to be set."""
+
     def gradient(self, leaf: Tensor, how: str) -> None:
         """leaf.grad is about to be looked at ("look"), set ("set"), or added to by a backward pass ("add")."""
 

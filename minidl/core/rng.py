@@ -1,6 +1,6 @@
 """Counter-based randomness: a seed and a counter decide every draw (Philox; Salmon et al., SC 2011).
 
-Each consumer (an initialiser, a dropout layer's call) takes one key. The same seed and the same order of
+Each consumer (an initialiser, a call of `rand` or dropout) takes one key. The same seed and the same order of
 consumers give the same bits, whatever number of values each of them draws.
 
 What makes an item or a batch of data draws from a stream of its own (`stream_of`): threads make them ahead, and a
@@ -120,7 +120,7 @@ class stream_of:
 
 def set_rank(rank: int) -> None:
     """Make the keys of `next_key` those of one of several processes that have the same seed: what dropout leaves out is
-    another thing on each, while initialisers draw the same."""
+    another thing on each, while initialisers and `rand` draw the same."""
     global _apart
     _apart = rank * 0x9E3779B97F4A7C15
 
@@ -131,12 +131,17 @@ def next_key() -> Key:
     return (stream.seed + (0 if _own.within else _apart)) % 2**64, stream.draw()
 
 
+def next_shared_key() -> Key:
+    """As `next_key`, but the same on all ranks."""
+    stream = _own.stream or _shared
+    return stream.seed, stream.draw()
+
+
 def generator(key: Key | None = None) -> np.random.Generator:
-    """A NumPy generator on the given key, or on the next one.
+    """A NumPy generator on the given key, or on the next one, which all ranks share.
 
     >>> bool(generator((1, 2)).random() == generator((1, 2)).random())
     True
     """
-    stream = _own.stream or _shared
-    key = (stream.seed, stream.draw()) if key is None else key
+    key = next_shared_key() if key is None else key
     return np.random.Generator(np.random.Philox(key=np.array(key, np.uint64)))

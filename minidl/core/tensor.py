@@ -39,6 +39,10 @@ plus: Callable[..., Any] = max             # (k, two of these): their sum, which
 again: Callable[..., Any] = max            # a Node -> its primitives and closure on Tensors; ops/__init__.py sets it
 
 
+def _nothing() -> None:
+    """In the place of a reference to a Tensor."""
+
+
 class Node:
     """One recorded operation: its name, its backward closure and where its inputs came from.
 
@@ -46,10 +50,10 @@ class Node:
     `need[i]` says whether a gradient is wanted. `k` is the backend whose primitives the operation used. `changed`
     is that of the Tensor it made: when the result's memory was last changed in place. `made` is the id of the array
     that it made, or NumPy's number and the array around it: closures of this Node, and of those whose inputs it made,
-    hold that array.
+    hold that array. `keeps` refers to the Tensor if its gradient is kept.
     """
 
-    __slots__ = ("backward", "changed", "inputs", "k", "made", "name", "need", "number")
+    __slots__ = ("backward", "changed", "inputs", "k", "keeps", "made", "name", "need", "number")
 
     def __init__(self, name: str, k: ModuleType, inputs: tuple[Any, ...], need: tuple[bool, ...],
                  backward: Backward, made: int = 0):
@@ -61,6 +65,7 @@ class Node:
         self.number = clock()
         self.changed = [0]
         self.made: int | tuple[np.generic, np.ndarray] = made
+        self.keeps: Callable[[], Tensor | None] = _nothing
 
 
 class Tensor(Attached):
@@ -440,6 +445,8 @@ def _flow(flowing: dict[Node, Any], retain_graph: bool, taped: bool = False,
             need = needs[node]
             if True not in need:
                 continue
+        elif (kept := node.keeps()) is not None and kept.node is node:     # it was not changed in place since
+            found[id(kept)] = kept, k.copy(gy)
         gradients = backward(gy, need)     # type: ignore[misc]  # not None: _refuse_stale looked
         for source, need_of, g in zip(node.inputs, need, gradients, strict=True):
             if not need_of or g is None:

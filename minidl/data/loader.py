@@ -26,6 +26,7 @@ if TYPE_CHECKING:                          # a default, which Python's own has f
     D = typing_extensions.TypeVar("D", covariant=True, default=object)
 else:
     D = TypeVar("D", covariant=True)
+Numbers = Sequence[float] | np.ndarray | float | None
 Batch = Any                                # arrays on the loader's device: one, or a tuple or dict of them
 
 
@@ -40,8 +41,8 @@ class DataLoader(Watched, Generic[D]):
     batch_size: items a batch; the last may be smaller, or is dropped with drop_last.
     shuffle: in a new order each epoch, the permutation of Philox(seed, epoch); else as stored. Each
     iteration is the next epoch, from 0; `set_epoch` names one.
-    mean, std, padding, augment: of a Dataset. One number a channel: pixels become (pixel / 255 - mean) / std. Zero
-    pixels around each image, before that. An `Augment`. Of a Table mean and std, one number a column.
+    mean, std, padding, augment: of a Dataset. One number a channel, or for all: pixels become (pixel / 255 - mean) /
+    std. Zero pixels around each image, before that. An `Augment`. Of a Table mean and std, one number a column.
     transform: a function of one item, which is stacked as the function gives it: of a tuple's parts, `transform(x, y)`,
     else of the item. It may change its arguments in place: they are copies. What it draws by
     minidl is decided by seed, epoch and item. Of a Dataset's (image, label), uint8
@@ -73,8 +74,8 @@ class DataLoader(Watched, Generic[D]):
     restless = frozenset({"_ahead", "_epoch", "_skip", "part", "seed", "shuffle"})
 
     def __init__(self, dataset: D, batch_size: int, *, shuffle: bool = True, seed: int = 0,
-                 drop_last: bool = False, mean: Sequence[float] | np.ndarray | None = None,
-                 std: Sequence[float] | np.ndarray | None = None, padding: int = 0, augment: Augment | None = None,
+                 drop_last: bool = False, mean: Numbers = None,
+                 std: Numbers = None, padding: int = 0, augment: Augment | None = None,
                  transform: Callable[..., Any] | None = None, prefetch: int = 2, dtype: DType = None,
                  device: str = "cpu", part: tuple[int, int] = (0, 1)):
         for what, value, least in (("batch_size", batch_size, 1), ("padding", padding, 0),
@@ -110,8 +111,8 @@ class DataLoader(Watched, Generic[D]):
         self._epoch = self._skip = 0
         self._ahead: tuple[Any, np.ndarray] = None, np.zeros(0, np.int64)      # an order, and what decided it
 
-    def _store_images(self, dataset: Dataset, mean: Sequence[float] | np.ndarray | None,
-                      std: Sequence[float] | np.ndarray | None) -> None:
+    def _store_images(self, dataset: Dataset, mean: Numbers,
+                      std: Numbers) -> None:
         self.count, self._item, self.dtype = len(dataset), dataset.__getitem__, self.dtype or np.dtype(np.float32)
         self.mean, self.std = self._statistics("mean", mean, 0.0), self._statistics("std", std, 1.0)
         self._scale = tuple((1 / (255 * np.array(self.std))).tolist())         # (byte / 255 - mean) / std as
@@ -129,8 +130,8 @@ class DataLoader(Watched, Generic[D]):
             self.stored = Stored(to_device(dataset.images, self.device),
                                  to_device(dataset.labels.astype(np.int64), self.device), self._scale, self._shift)
 
-    def _normalised(self, table: Table, mean: Sequence[float] | np.ndarray | None,
-                    std: Sequence[float] | np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    def _normalised(self, table: Table, mean: Numbers,
+                    std: Numbers) -> tuple[np.ndarray, np.ndarray]:
         self.mean, self.std = self._statistics("mean", mean, 0.0), self._statistics("std", std, 1.0)
         self.dtype = self.dtype or np.dtype(np.float32)
         rows = (table.rows - np.array(self.mean)) / np.array(self.std)         # in float64: means may be large
@@ -162,10 +163,11 @@ class DataLoader(Watched, Generic[D]):
         """Floating numbers as the dtype that was asked for; others as they are, in the machine's byte order."""
         return as_array(array, None if array.dtype.kind != "f" else self.dtype)
 
-    def _statistics(self, what: str, given: Sequence[float] | np.ndarray | None, default: float) -> tuple[float, ...]:
-        """One number for each channel, or column of a table."""
+    def _statistics(self, what: str, given: Numbers, default: float) -> tuple[float, ...]:
+        """One number for each channel, or column of a table; a single one is every channel's."""
         channels, kind = self.dataset.shape[0], "column" if isinstance(self.dataset, Table) else "channel"
-        values = np.full(channels, default) if given is None else np.asarray(given, np.float64)
+        values = np.asarray(default if given is None else given, np.float64)
+        values = np.full(channels, values) if not values.shape else values
         if values.shape != (channels,):
             raise ValueError(f"DataLoader: {what} has shape {values.shape} but {self.dataset.name} has "
                              f"{channels} {kind}s; give one number a {kind}")

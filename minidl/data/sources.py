@@ -45,9 +45,8 @@ def arrays_of(source: object, who: str) -> Any:
     Raises ValueError, in the name of `who`, for arrays that do not count the same items by their first axis, and
     TypeError for values that are no numbers.
     """
-    parts = source.values() if isinstance(source, dict) else source if isinstance(source, tuple) else [source]
     if not any(isinstance(part, Tensor) or (hasattr(part, "__array__") and not isinstance(part, np.generic))
-               for part in parts):
+               for part in leaves(source)):
         return None
     arrays = mapped(lambda part: _numbers(part, who), source)
     shapes = [array.shape for array in leaves(arrays)]

@@ -132,8 +132,16 @@ def _make_primitives(own: OwnConv) -> None:
             say()
             return row.auto(cpu, *arguments)
 
+        def on_cuda(*arguments: Array) -> Any:
+            from ..ops import cuda
+            from ..ops.cuda.conv import own as launching
+
+            if direction not in own.launchers:
+                return row.auto(cuda, *arguments)
+            return launching.run(own, direction, *arguments)
+
         on_cpu.__name__, on_cpu.__module__ = by_users(own.kind, own.name, direction), own.module
-        primitive(on_cpu)
+        primitive(on_cpu, cuda=on_cuda)
     for direction, row in KINDS[own.kind].items():
         make(direction, row)
 

@@ -1,7 +1,10 @@
 """Modules: Tensors and other Modules held as attributes, and a `forward` that uses them."""
 
+from .. import ops as functional  # noqa: F401  by PyTorch's name
 from . import init as init
+from . import utils as utils
 from .containers import Identity, ModuleDict, ModuleList
+from .layers.attention import MultiheadAttention
 from .layers.basic import (
     AvgPool2d,
     Conv2d,
@@ -17,8 +20,9 @@ from .layers.lecun1998 import RBF, ScaledTanh, Subsample2d, TableConv2d
 from .layers.local import LocallyConnected2d
 from .layers.lookup import Embedding
 from .layers.norm import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, LocalResponseNorm
-from .layers.regularization import Dropout
-from .layers.resample import AdaptiveAvgPool2d, Conv1d, ConvTranspose2d, PixelShuffle, Upsample
+from .layers.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from .layers.regularization import Dropout, Dropout2d
+from .layers.resample import AdaptiveAvgPool2d, Conv1d, Conv3d, ConvTranspose2d, PixelShuffle, Upsample
 from .layers.units import ELU, GELU, Hardsigmoid, LeakyReLU, SiLU, Softmax, Softplus
 from .losses import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, MSELoss, NLLLoss
 from .module import Module
@@ -26,10 +30,11 @@ from .parameter import Parameter
 from .table import Summary, summary
 
 __all__ = [
-    "ELU", "GELU", "RBF", "AdaptiveAvgPool2d", "AvgPool2d", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d",
-    "Conv1d", "Conv2d", "ConvTranspose2d", "CrossEntropyLoss", "Dropout", "Embedding", "Flatten", "GroupNorm",
-    "Hardsigmoid", "HuberLoss", "Identity", "L1Loss", "LayerNorm", "LeakyReLU", "Linear", "LocalResponseNorm",
-    "LocallyConnected2d", "MSELoss", "MaxPool2d", "Module", "ModuleDict", "ModuleList", "NLLLoss", "Parameter",
-    "PixelShuffle", "ReLU", "ScaledTanh", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Subsample2d",
-    "Summary", "TableConv2d", "Tanh", "Upsample", "init", "summary",
+    "ELU", "GELU", "GRU", "LSTM", "RBF", "RNN", "AdaptiveAvgPool2d", "AvgPool2d", "BCEWithLogitsLoss", "BatchNorm1d",
+    "BatchNorm2d", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d", "CrossEntropyLoss", "Dropout", "Dropout2d",
+    "Embedding", "Flatten", "GRUCell", "GroupNorm", "Hardsigmoid", "HuberLoss", "Identity", "L1Loss", "LSTMCell",
+    "LayerNorm", "LeakyReLU", "Linear", "LocalResponseNorm", "LocallyConnected2d", "MSELoss", "MaxPool2d", "Module",
+    "ModuleDict", "ModuleList", "MultiheadAttention", "NLLLoss", "Parameter", "PixelShuffle", "RNNCell", "ReLU",
+    "ScaledTanh", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Subsample2d", "Summary", "TableConv2d",
+    "Tanh", "Upsample", "init", "summary",
 ]

@@ -5,6 +5,7 @@ from .arrays import methods, operators  # noqa: F401  attach Tensor's operators 
 from .arrays.arrange import *
 from .arrays.basic import *
 from .arrays.contraction import *
+from .arrays.functions import *
 from .arrays.indexing import *
 from .arrays.select import *
 from .arrays.shapes import *

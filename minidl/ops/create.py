@@ -1,7 +1,8 @@
 """Tensors of zeros, ones, numbers in a row and random numbers, by the names that PyTorch has for them.
 
-Shapes are ints or one tuple: `zeros(2, 3)`, `zeros((2, 3))`. Random numbers come from minidl's counter-based generator.
-A compiled step makes those that shapes and numbers decide; it refuses random ones: make them outside.
+Shapes are ints or one tuple: `zeros(2, 3)`, `zeros((2, 3))`. Random numbers come from minidl's counter-based generator:
+each call takes its next key, which alone decides them, on all devices and in compiled steps, where each replay takes
+the next one, too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ..core import rng
 from ..core.device import DType, is_array, to_device
 from ..core.mode import mode
 from ..core.tensor import Tensor
+from .common.backend import primitives_of
 from .common.geometry import is_int
 
 
@@ -108,6 +110,25 @@ def linspace(start: float, end: float, steps: int, *, dtype: DType = np.float32,
     return _constant(np.linspace(start, end, steps, dtype=dtype), device)
 
 
+def _primitives(device: str | None) -> Any:
+    """Those of a device, on which there is no array yet."""
+    return primitives_of(to_device(np.empty(0), device or "cpu"))
+
+
+def _key() -> Any:
+    """What decides a call's random numbers: the next key, or in a compiled step each replay's."""
+    return mode.recorder.dynamic(rng.next_shared_key)
+
+
+def _drawn(name: str, primitive: str, shape: tuple[Any, ...], dtype: DType, device: str | None,
+           requires_grad: bool) -> Tensor:
+    """Floating random numbers of a primitive."""
+    sizes, dtype = _sizes(name, *shape), np.dtype(dtype)
+    if dtype.char not in "fd":
+        raise TypeError(f"{name}: dtype is {dtype} but must be float32 or float64; convert with .to(dtype=...)")
+    return Tensor(getattr(_primitives(device), primitive)(sizes, dtype.name, _key()), requires_grad)
+
+
 def rand(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str | None = None,
          requires_grad: bool = False) -> Tensor:
     """Uniform in [0, 1).
@@ -115,7 +136,7 @@ def rand(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str |
     >>> bool((rand(100) < 1).all())
     True
     """
-    return Tensor(rng.generator().random(_sizes("rand", *shape), np.dtype(dtype).type), requires_grad, device)
+    return _drawn("rand", "uniform", shape, dtype, device, requires_grad)
 
 
 def randn(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str | None = None,
@@ -125,20 +146,23 @@ def randn(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str 
     >>> randn(2, 3, requires_grad=True).shape
     (2, 3)
     """
-    return Tensor(rng.generator().standard_normal(_sizes("randn", *shape), np.dtype(dtype).type), requires_grad, device)
+    return _drawn("randn", "normal", shape, dtype, device, requires_grad)
 
 
 def randint(low: int, high: int, shape: int | tuple[int, ...], *, device: str | None = None) -> Tensor:
     """Integers (int64) from low up to, and without, high. Raises ValueError for other numbers: 2.5 would be 2."""
     _int("randint", "low", low, -math.inf)
     _int("randint", "high", high, low + 1)
-    return Tensor(rng.generator().integers(low, high, _sizes("randint", shape)), device=device)
+    if low < -2**63 or high >= 2**63:
+        raise ValueError(f"randint: low and high are {low} and {high} but must be from -2**63 to 2**63 - 1")
+    return Tensor(_primitives(device).integers(_sizes("randint", shape), int(low), int(high), _key()))
 
 
 def randperm(n: int, *, device: str | None = None) -> Tensor:
     """0 to n - 1 (int64) in random order."""
     _int("randperm", "n", n, 0)
-    return Tensor(rng.generator().permutation(n), device=device)
+    k = _primitives(device)
+    return Tensor(k.argsort(k.uniform((int(n),), "float64", _key()), 0))
 
 
 def zeros_like(t: Tensor) -> Tensor:

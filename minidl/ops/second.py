@@ -20,7 +20,7 @@ from typing import Any
 
 from ..core.mode import no_grad
 from ..core.tensor import Array, Backward, Node, Tensor, flow, wrap
-from .arrays import arrange, basic, select, statistics
+from .arrays import arrange, basic, functions, select, statistics
 from .arrays.basic import eq, exp, gt, log, lt, matmul, mul
 from .arrays.basic import max as max_of
 from .arrays.basic import mean as mean_of
@@ -61,6 +61,7 @@ class Kept(Tensor):
 # and all variables
 MADE: dict[tuple[str, str], Rule] = {
     ("cross_entropy", "log_p"): lambda k, gy, log_p, _: k.log_softmax_grad_x(gy, log_p, 1),
+    ("dropout2d", "mask"): lambda *_: None,            # it depends on the key alone
     ("elu", "y"): lambda k, gy, y, _: k.elu_grad_x(gy, y),
     ("linear", "x"): lambda k, gy, _, of: k.reshape(gy, of["xs"]),
 }
@@ -210,9 +211,12 @@ def _constant(name: str) -> Rule:
 # ---------------------------------------------------------------- element by element
 RULES |= {name: getattr(room, name) for room, names in (
     (basic, "add sub mul div neg exp log sqrt rsqrt pow matmul gt ge lt le eq ne"),
+    (functions, "sin cos log1p expm1 erf sign round floor ceil floor_divide remainder"),
     (select, "abs maximum minimum where"), (activation, "sigmoid tanh relu"),
     (units, "softplus silu elu gelu leaky_relu hardsigmoid")) for name in names.split()}
-RULES |= {name: _constant(name) for name in ("sign", "ones_like", "argmax", "argmin")}
+RULES |= {name: _constant(name) for name in ("ones_like", "argmax", "argmin", "one_hot")}
+RULES |= {"tril": lambda x, diagonal=0: functions.tril(x, diagonal=diagonal),
+          "triu": lambda x, diagonal=0: functions.triu(x, diagonal=diagonal)}
 RULES |= {"copy": arrange.clone, "gelu_tanh": lambda x: units.gelu(x, approximate="tanh"), "gelu_grad_x": _gelu_grad_x,
           "clip": lambda x, low, high: clip(x, low=low, high=high)}
 
@@ -542,7 +546,7 @@ def _share(gy: Tensor, reduction: str, count: int) -> Tensor:
 
 
 def _signed(gy: Tensor, d: Tensor) -> Tensor:
-    return gy * _constant("sign")(d)
+    return gy * functions.sign(d)
 
 
 PAIRS: dict[str, Callable[..., Tensor]] = {            # gy, x - target, x, target, number -> the gradient by x

@@ -33,7 +33,7 @@ RULES: dict[str, Rule] = {
               and all(_number(each, 1) for each in value)),
     "ns_steps": ("an int of at least 1", lambda value: _whole(value, 1)),
     "factor": ("a number of at least 0 and below 1", lambda value: _number(value, 1)),
-    **dict.fromkeys(("threshold", "min_lr"), ("a number of at least 0", _number)),
+    **dict.fromkeys(("threshold", "min_lr", "better_by"), ("a number of at least 0", _number)),
     "patience": ("an int of at least 0", lambda value: _whole(value, 0))}
 
 

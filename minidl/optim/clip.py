@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..core.mode import mode
-from ..core.tensor import Tensor, wrap
+from ..core.tensor import Tensor, as_tensor, wrap
 from ..ops.common.backend import backend_of
 from .optimizer import with_gradients
 
@@ -55,10 +55,29 @@ def clip_grad_value(params: Iterable[Tensor] | Tensor, value: float) -> None:
         p.grad = wrap(k.minimum(k.maximum(p._grad._data, -value), value))  # type: ignore[union-attr]
 
 
+def divide(params: Iterable[Tensor], total: Tensor | float) -> None:
+    """Divide all gradients by a number, which may be a Tensor on the parameters' device; by 0, they stay. Each p.grad
+    is a new Tensor."""
+    live = with_gradients(list(params))
+    if not live:
+        return
+    by = as_tensor(total, live[0].device)._data
+    k = backend_of(*live)
+    by = k.reshape(k.cast(by, "float64"), ())
+    factor = k.div(1.0, k.where(k.eq(by, 0), 1.0, by))
+    for p, g in zip(live, k.scaled([p._grad._data for p in live], factor), strict=True):  # type: ignore[union-attr]
+        p.grad = wrap(g)
+
+
+def check_limit(name: str, what: str, limit: object) -> None:
+    """Refuse what gradients cannot be kept below."""
+    if isinstance(limit, bool) or not isinstance(limit, (int, float, np.integer, np.floating)) or not limit > 0:
+        raise ValueError(f"{name}: {what} is {limit!r} but must be a number above 0")
+
+
 def _with_gradients(name: str, params: Iterable[Tensor] | Tensor, what: str, limit: float) -> list[Tensor]:
     """Those that have a gradient, once everything is checked."""
-    if not isinstance(limit, (int, float, np.integer, np.floating)) or not limit > 0:
-        raise ValueError(f"{name}: {what} is {limit!r} but must be a number above 0")
+    check_limit(name, what, limit)
     given = [params] if isinstance(params, Tensor) else list(params)
     for p in given:
         if not isinstance(p, Tensor):

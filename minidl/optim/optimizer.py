@@ -160,8 +160,11 @@ class Optimizer(Named, Watched):
         """Those of all groups."""
         return [p for group in self.groups for p in group["params"]]
 
-    def zero_grad(self) -> None:
-        """Forget all gradients."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients: each p.grad is None. Raises ValueError for set_to_none=False."""
+        if not set_to_none:
+            raise ValueError("zero_grad: set_to_none is False but a gradient that was forgotten is None here; leave it "
+                             "out, or write p.grad = minidl.zeros_like(p)")
         self._tell_lists()
         for group in self.groups:
             for p in group["params"]:

@@ -42,6 +42,8 @@ def export(net: Callable[..., Tensor | tuple[Tensor, ...]], path: str | os.PathL
     example: what it is called with, one Tensor or array or a tuple of them; their axis 0 is the batch, which may have
     any size for the file. Inputs are named "input" (or "input_0", ...), outputs "output"; parameters keep their names.
 
+    export(net, example, path), PyTorch's order, does the same.
+
     Raises ValueError for an op that has no row in `ROWS`, and for what depends on values or on the size of the batch;
     OSError where the file cannot be written.
 
@@ -50,6 +52,8 @@ def export(net: Callable[..., Tensor | tuple[Tensor, ...]], path: str | os.PathL
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     export(net, f"{folder}/net.onnx", np.zeros((1, 3), np.float32))  # doctest: +SKIP
     """
+    if isinstance(example, (str, os.PathLike)):        # in PyTorch's order
+        path, example = example, path
     try:
         import onnx
     except ImportError:
@@ -195,7 +199,7 @@ class _Graph:
         """The file's content."""
         first, second, helper = self.first, self.second, self.onnx.helper
         for call in first.calls:
-            if call.name == "dropout":
+            if call.name in ("dropout", "dropout2d"):
                 raise ValueError("onnx.export: the net drops values at random; call net.eval() first")
             if call.name not in ROWS:
                 raise ValueError(f"onnx.export: op {call.name!r} has no row in minidl.onnx.ROWS, which has "
@@ -296,8 +300,11 @@ def _pads(name: str, padding: Padding) -> list[int]:
 
 def _conv2d(graph: _Graph, ndim: int, x: str, w: str, b: str = "", *, stride: Pair = 1, padding: Padding = 0,
             groups: int = 1, dilation: Pair = 1) -> str:
+    same = padding == "same"
     return graph.node("Conv", *filter(None, (x, w, b)), strides=pair("conv2d", "stride", stride, 1),
-                      pads=_pads("conv2d", padding), group=groups, dilations=pair("conv2d", "dilation", dilation, 1))
+                      pads=None if same else _pads("conv2d", 0 if padding == "valid" else padding),
+                      auto_pad="SAME_UPPER" if same else None, group=groups,
+                      dilations=pair("conv2d", "dilation", dilation, 1))
 
 
 def _conv_transpose2d(graph: _Graph, ndim: int, x: str, w: str, b: str = "", *, stride: Pair = 1, padding: Padding = 0,
@@ -509,6 +516,7 @@ ROWS: dict[str, Callable[..., str]] = {
     **{name: _plain(kind) for name, kind in {
         "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "neg": "Neg", "exp": "Exp", "log": "Log",
         "sqrt": "Sqrt", "matmul": "MatMul", "tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "Relu", "abs": "Abs",
+        "sin": "Sin", "cos": "Cos", "sign": "Sign", "floor": "Floor", "ceil": "Ceil", "round": "Round", "erf": "Erf",
         "maximum": "Max", "minimum": "Min", "clone": "Identity", "gt": "Greater",
         "ge": "GreaterOrEqual", "lt": "Less", "le": "LessOrEqual", "eq": "Equal"}.items()},
     "ne": lambda graph, ndim, x, y: graph.node("Not", graph.node("Equal", x, y)),

@@ -1,18 +1,21 @@
-"""The loop behind train.py, usable from Python: fit, evaluate, and the folder that a run leaves behind."""
+"""The loop behind train.py, usable from Python: fit, evaluate, predict, and the folder that a run leaves behind."""
 
 from ..habits import shown as _shown
-from .callbacks import SaveBest, Step
+from .callbacks import EarlyStop, SaveBest, Step
 from .checkpoint import Interrupted
 from .gradients import check_gradients
-from .loop import compiled_step, evaluate, fit, train_step
+from .loop import Diverged, compiled_step, evaluate, fit, predict, train_step
 from .machine import machine, origin
-from .metrics import Metrics, Progress, RunningMetrics, top_k_accuracy
+from .metrics import Metrics, Progress, RunningMetrics, WholeSet, f1_score, roc_auc_score, top_k_accuracy
+from .own_loop import Checkpoint
 from .run_folder import RunFolder, read_config, read_metrics, read_statistics
+from .search import RateSearch, find_rate
 from .views import Views
 
 __all__ = [
-    "Interrupted", "Metrics", "Progress", "RunFolder", "RunningMetrics", "SaveBest", "Step", "Views",
-    "check_gradients", "compiled_step", "evaluate", "fit", "machine", "origin", "read_config", "read_metrics",
-    "read_statistics", "top_k_accuracy", "train_step",
+    "Checkpoint", "Diverged", "EarlyStop", "Interrupted", "Metrics", "Progress", "RateSearch", "RunFolder",
+    "RunningMetrics", "SaveBest", "Step", "Views", "WholeSet", "check_gradients", "compiled_step", "evaluate",
+    "f1_score", "find_rate", "fit", "machine", "origin", "predict", "read_config", "read_metrics", "read_statistics",
+    "roc_auc_score", "top_k_accuracy", "train_step",
 ]
 _shown(__name__)

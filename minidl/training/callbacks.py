@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,6 +57,43 @@ class SaveBest(Judge):
         if self.sign * self.judged(metrics) < self.sign * self.best:
             self.best = metrics[self.metric]
             save(self.model, self.path, data=self.data)
+
+
+class EarlyStop(Judge):
+    """A callback that ends a training once a metric has not become better for `patience` epochs, one after the other.
+
+    metric, mode: as for `SaveBest`, which keeps the weights of the best epoch. better_by: what an epoch must be better
+    by than the best so far to count as better. Raises ValueError for patience that is not an int of at least 1, for a
+    better_by below 0, and for a metric of another name without a mode.
+
+    >>> stop = EarlyStop(patience=2)
+    >>> [stop.on_epoch_end({"test_loss": loss}) for loss in (3.0, 2.0, 2.5, 1.0, 1.5, 1.0)]
+    [False, False, False, False, False, True]
+    """
+
+    def __init__(self, metric: str = "test_loss", patience: int = 3, mode: str | None = None, better_by: float = 0.0):
+        if patience == 0:
+            raise ValueError("EarlyStop: patience is 0 but must be an int of at least 1")
+        self.patience, self.better_by, self.waited = patience, better_by, 0
+        super().__init__(metric, mode)
+
+    def on_epoch_end(self, metrics: Metrics) -> bool:
+        """Whether to stop. Raises ValueError for a metric that an epoch does not have."""
+        value = self.judged(metrics)
+        if self.sign * value < self.sign * self.best - self.better_by:
+            self.best, self.waited = float(value), 0
+        else:
+            self.waited += 1
+        return self.waited >= self.patience
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {**super().state_dict(), "waited": self.waited}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """From a checkpoint. Raises ValueError for another metric or mode."""
+        super().load_state_dict(state)
+        self.waited = int(state["waited"])
 
 
 def _true(returned: object) -> bool:

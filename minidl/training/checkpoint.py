@@ -57,7 +57,8 @@ def write_state(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
         "state_bytes": len(text)})
 
 
-def read_state(path: str | os.PathLike[str], like: Mapping[str, Any], optional: str = "-") -> State:
+def read_state(path: str | os.PathLike[str], like: Mapping[str, Any],
+               optional: str | tuple[str, ...] = "-") -> State:
     """The state that `write_state` wrote.
 
     like: a state that has its arrays, by path, shape and dtype; those whose path begins with `optional` may be missing.

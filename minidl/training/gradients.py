@@ -12,19 +12,22 @@ from ..core import rng
 from ..core.gradcheck import GradcheckError
 from ..core.mode import no_grad
 from ..core.tensor import Tensor
+from ..data.sources import mapped
 from ..nn.module import Module
+from .metrics import Parts, outputs_of
 
 STEPS = 1e-5, 1e-6, 1e-7                   # the smaller ones where a kink lies within the larger: of ReLU, of a maximum
 RELATIVE, ROUNDING = 1e-5, 1e-14           # of the derivative; and of the loss, by the step
 
 
-def check_gradients(net: Module, inputs: Tensor, targets: Tensor, loss: Callable[..., Tensor] = ops.cross_entropy, *,
+def check_gradients(net: Module, inputs: Parts, targets: Parts, loss: Callable[..., Tensor] = ops.cross_entropy, *,
                     directions: int = 4, seed: int = 0) -> float:
     """Compare the gradients of `loss(net(inputs), targets)` by all parameters of a net with central differences.
 
-    A copy of the net computes in float64. Of each parameter the derivative along random directions of length 1, decided
-    by `seed`, is compared; dropout draws the same mask each time. Returns the largest difference as a share of its
-    tolerance. The net, its gradients and the random numbers stay as they are.
+    inputs and targets: a Tensor, or several as a tuple or dict, as `fit` has them. A copy of the net computes in
+    float64. Of each parameter the derivative along random directions of length 1, decided by `seed`, is compared;
+    dropout draws the same mask each time. Returns the largest difference as a share of its tolerance. The net, its
+    gradients and the random numbers stay as they are.
 
     Raises GradcheckError (a ValueError) naming parameter, element and both values, and for a loss that is not finite.
 
@@ -34,11 +37,12 @@ def check_gradients(net: Module, inputs: Tensor, targets: Tensor, loss: Callable
     """
     net, state = copy.deepcopy(net).to(dtype="float64"), rng.get_state()
     draw, worst = np.random.default_rng(seed).standard_normal, 0.0
-    inputs = inputs.to(dtype="float64")
+    inputs, targets = (mapped(lambda t: t.to(dtype="float64") if t.dtype.kind == "f" else t, parts)
+                       for parts in (inputs, targets))
 
     def result() -> Tensor:
         rng.manual_seed(seed)              # the same dropout
-        return loss(net(inputs), targets)
+        return loss(outputs_of(net, inputs), targets)
 
     try:
         for parameter in net.parameters():

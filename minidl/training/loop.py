@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from itertools import count, islice
 from typing import Any, overload
 
 import numpy as np
@@ -19,6 +20,7 @@ from ..core.device import to_device
 from ..core.mode import no_grad
 from ..core.tensor import Tensor, as_tensor
 from ..data.loader import drawn_apart
+from ..data.sources import leaves, mapped
 from ..distributed import average
 from ..habits import told
 from ..nn.module import switched
@@ -29,16 +31,20 @@ from .callbacks import Callback, Callbacks, Step
 from .checkpoint import Checkpoints, Interrupted
 from .contents import contents_of
 from .metrics import (
+    Batch,
     Function,
     Metrics,
+    Parts,
     Progress,
     RunningMetrics,
-    asked,
+    apart,
+    joined,
     line_of,
     means_of,
+    measured,
+    outputs_of,
     require_counted,
     require_functions,
-    require_loss,
     right_answers,
     show,
     weight_of,
@@ -47,6 +53,17 @@ from .resume import Place, modes_of, restore, state_of
 
 SIGNALS = signal.SIGINT, signal.SIGTERM
 AGREE_EVERY = 16                           # steps that are not waited for, between two questions whether all go on
+LOOK_EVERY = 2.0                           # seconds of these, between two looks whether the losses are finite
+
+
+class Diverged(FloatingPointError):
+    """A loss that is not finite. step: in which step of all of a training, from 1; 0 where that is not known."""
+
+    def __init__(self, loss: float, lr: float, step: int = 0, epoch: int = 0):
+        self.loss, self.lr, self.step = loss, lr, step
+        where = f"diverged in step {step} (epoch {epoch}): " if step else ""
+        super().__init__(f"training: {where}the loss is {loss} (learning rate {lr:g}); use a smaller learning rate, as "
+                         "one that training.find_rate finds, a warm-up, or clip=1.0")
 
 
 def train_step(model: nn.Module, optimizer: optim.Optimizer, images: Tensor | np.ndarray,
@@ -57,60 +74,60 @@ def train_step(model: nn.Module, optimizer: optim.Optimizer, images: Tensor | np
     images, and all get the whole's loss and count. Raises FloatingPointError where the loss is not finite; the
     parameters are then as they were.
     """
-    images, labels = _pair((images, labels))
-    loss, _, logits, _ = _update(model, optimizer, images, labels, rates, ops.cross_entropy, None)
-    return loss, int(ranks.added_up([right_answers(logits, labels)])[0])
+    batch = Batch.of((images, labels))
+    loss, _, logits, _ = update(model, optimizer, [batch], rates, ops.cross_entropy, None)
+    return loss, int(ranks.added_up([right_answers(logits, batch.targets)])[0])
 
 
-def _update(model: nn.Module, optimizer: optim.Optimizer, inputs: object, targets: Any, rates: optim.Rates | None,
-            loss: Function, metrics: RunningMetrics | None, images: int = 0) -> tuple[float, int, Any, bool]:
-    """One update of all parameters: (the loss, of how many images, the outputs, whether metrics counted right answers).
+def update(model: nn.Module, optimizer: optim.Optimizer, batches: Sequence[Batch], rates: optim.Rates | None,
+            loss: Function, metrics: RunningMetrics | None, images: int = 0,
+            clip: float | None = None) -> tuple[float, int, Any, bool]:
+    """One update of all parameters by the gradient of one batch, or of several as of one that has all their images:
+    (the last one's loss, of how many images all are, the last one's outputs, whether metrics counted right answers).
 
     images: how many the whole step has, on all ranks; 0: they ask each other, and refuse a loss that is not finite.
+    clip: what the norm of all gradients is at most.
     """
     optimizer.zero_grad()
-    outputs = model(inputs)
-    value, mean = asked(loss, outputs, targets), 0.0
-    require_loss(value)
-    weight = weight_of(value)
-    if not images:
-        mean, images = ranks.whole_loss(value, len(targets), weight)
-        if not math.isfinite(mean):
-            lr = optimizer.lr if rates is None else rates.table.numpy()[0, int(rates.position.numpy()[0])]
-            raise FloatingPointError(f"training: the loss is {mean} (learning rate {lr:g}); use a smaller learning "
-                                     "rate")
-    value.backward()
-    average([p for group in optimizer.groups for p in group["params"]],
-            len(targets) / max(1, images) if weight is None else weight)
-    classes = metrics is not None and metrics.update(value, outputs, targets)
+    params = [p for group in optimizer.groups for p in group["params"]]
+    total: Tensor | float = 0              # how much the batches count together
+    known, seen, mean, classes = images, 0, 0.0, False
+    for batch in batches:
+        outputs = batch.outputs(model)
+        value = batch.loss(loss, outputs)
+        weight = weight_of(value)
+        if not known:
+            mean, here = ranks.whole_loss(value, len(batch), weight)
+            images += here
+            if not math.isfinite(mean):
+                lr = optimizer.lr if rates is None else rates.table.numpy()[0, int(rates.position.numpy()[0])]
+                raise Diverged(mean, lr)
+        counts = len(batch) if weight is None else weight
+        (value if len(batches) == 1 else value * counts).backward()
+        seen, total = seen + len(batch), total + counts
+        classes = metrics is not None and metrics.update(value, outputs, batch.targets)
+    if len(batches) > 1:
+        optim.clip.divide(params, total)
+    average(params, total if isinstance(total, Tensor) else seen / max(1, images))
+    if clip is not None:
+        optim.clip_grad_norm(tuple(params), clip)
     optimizer.step(rates)
     return mean, images, outputs, classes
 
 
-def _pair(batch: object) -> tuple[Tensor, Tensor]:
-    """(inputs, targets), Tensors of what may be arrays. Raises TypeError for another batch: that of an array alone
-    could be unpacked image by image."""
-    if isinstance(batch, (tuple, list)) and len(batch) == 2:
-        inputs = as_tensor(batch[0])
-        return inputs, as_tensor(batch[1], inputs.device)
-    found = f"{len(batch)} things" if isinstance(batch, (tuple, list)) else f"of type {type(batch).__name__}"
-    raise TypeError(f"training: a batch is {found} but must be (inputs, targets); make the loader of both, as in "
-                    "DataLoader((inputs, targets), 128)")
+@overload
+def evaluate(model: nn.Module, batches: Iterable[tuple[Any, ...]], *, loss: Function = ...) -> tuple[float, float]: ...
 
 
 @overload
-def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]], *, loss: Function = ...) -> tuple[float, float]: ...
-
-
-@overload
-def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]], *, loss: Function = ...,
+def evaluate(model: nn.Module, batches: Iterable[tuple[Any, ...]], *, loss: Function = ...,
              metrics: Mapping[str, Function]) -> tuple[float, float, dict[str, float]]: ...
 
 
-def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]], *, loss: Function = ops.cross_entropy,
+def evaluate(model: nn.Module, batches: Iterable[tuple[Any, ...]], *, loss: Function = ops.cross_entropy,
              metrics: Mapping[str, Function] | None = None) -> tuple[Any, ...]:
     """(mean loss, share right in [0, 1]) over batches of (images, labels), Tensors or arrays, in evaluation mode, off
-    the tape.
+    the tape; of what else batches may be, see `fit`.
 
     The share is NaN where the targets are not the integer classes of logits (n,classes). metrics: by name, what else is
     measured, as for `fit`; their means are a third, by name.
@@ -122,20 +139,49 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]], *, loss: Func
     return found if metrics is None else (*found, {name: means[name] for name in metrics})
 
 
-def _evaluated(model: nn.Module, batches: Iterable[tuple[Any, Any]], loss: Function,
+def predict(model: nn.Module, batches: Iterable[object] | Tensor | np.ndarray) -> Parts:
+    """What a model answers to all batches, in evaluation mode, off the tape: as NumPy arrays (images, ...), one or a
+    tuple or dict of them, as the model gives.
+
+    batches: (inputs, targets) as for `fit`, whose targets are not looked at, or inputs alone, an array or a dict of
+    them; or all inputs at once, one array, which is then cut into batches. Raises ValueError for a `data.DataLoader`
+    that shuffles, and where there is no batch.
+
+    >>> import numpy as np
+    >>> predict(nn.Linear(3, 2), np.ones((1000, 3), np.float32)).shape
+    (1000, 2)
+    """
+    if isinstance(batches, Tensor) or hasattr(batches, "__array__"):
+        batches = data.DataLoader(batches, 256, shuffle=False,
+                                  device=next((t.device for _, t in model.named_tensors()), "cpu"))
+    if isinstance(batches, data.DataLoader) and batches.shuffle:
+        raise ValueError("predict: the loader shuffles, so that the answers would come in an order that is not known; "
+                         "pass shuffle=False")
+    with _evaluating(model):
+        found = [mapped(Tensor.numpy, outputs_of(model, mapped(as_tensor, batch[0] if isinstance(batch, (tuple, list))
+                                                               else batch))) for batch in batches]
+    if not found:
+        raise ValueError("predict: got 0 batches but needs at least 1")
+    return joined(found)
+
+
+def _evaluated(model: nn.Module, batches: Iterable[tuple[Any, ...]], loss: Function,
                functions: Mapping[str, Function], shared: bool = False) -> dict[str, float]:
     """shared: each rank has its part of the batches."""
-    metrics, count, classes = None, 0, True
+    metrics, count, classes, seen = None, 0, True, []
+    functions, whole = apart(functions)
     with _evaluating(model):
-        for batch in batches:
-            inputs, targets = _pair(batch)
-            metrics = metrics or RunningMetrics(inputs.device, functions)
-            outputs = model(inputs)
-            classes &= metrics.update(loss(outputs, targets), outputs, targets)
-            count += len(targets)
+        for batch in map(Batch.of, batches):
+            metrics = metrics or RunningMetrics(leaves(batch.inputs)[0].device, functions)
+            outputs = batch.outputs(model)
+            classes &= metrics.update(batch.loss(loss, outputs), outputs, batch.targets)
+            count += len(batch)
+            if whole:
+                seen.append(mapped(Tensor.numpy, (outputs, batch.targets)))
     totals = metrics.totals() if metrics else []
     *totals, images = ranks.added_up([*totals, count]) if shared else [*totals, count]
-    return _means(totals, int(images), classes, functions)
+    means = _means(totals, int(images), classes, functions)
+    return means | measured(whole, ranks.gathered(seen) if whole and shared else seen)
 
 
 @contextmanager
@@ -144,7 +190,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def _training(model: nn.Module) -> AbstractContextManager[None]:
+def training(model: nn.Module) -> AbstractContextManager[None]:
     """A model in training stays as it is: a layer of it that is in evaluation is meant to be. One in evaluation is
     switched as a whole."""
     return nullcontext() if model.training else switched(model, True)
@@ -166,15 +212,22 @@ def _means(totals: list[float], count: int, classes: bool, functions: Mapping[st
 def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader, *, epochs: int,
         schedule: optim.Schedule | Sequence[optim.Schedule] | None = None, loss: Function = ops.cross_entropy,
         metrics: Mapping[str, Function] | None = None, callbacks: Callback | Sequence[Callback] = (),
-        compiled: bool | None = None, progress: bool = True, say: Callable[[str], object] | None = show,
-        checkpoints: str | os.PathLike[str] | None = None, save_every: int = 0,
-        resume: bool | str | os.PathLike[str] = False) -> list[Metrics]:
+        accumulate: int = 1, clip: float | None = None, compiled: bool | None = None, progress: bool = True,
+        say: Callable[[str], object] | None = show, checkpoints: str | os.PathLike[str] | None = None,
+        save_every: int = 0, resume: bool | str | os.PathLike[str] = False) -> list[Metrics]:
     """Train for a number of epochs and evaluate on the test set after each.
 
-    train, test: `data.DataLoader`s. schedule: step -> factor of the learning rate that each of the optimizer's
-    groups has at the start of the step's epoch; fit does not set it; a list has one for each group. loss(outputs,
-    targets) -> the batch's mean, a Tensor of one number. metrics: by name, what else is measured: function(outputs,
-    targets) -> the batch's mean.
+    train, test: `data.DataLoader`s of (inputs, targets), each one or a tuple or dict: a model is called with each input
+    of a tuple by place, model(images, rows), and of a dict by name; loss and metrics are given targets as they are. Or
+    of (inputs, targets, weights), how much each image counts: the loss then gives a number for each, and the mean is
+    weighted. schedule: step -> factor of the learning rate that each of the optimizer's groups has at the start of the
+    step's epoch; fit does not set it; a list has one for each group. loss(outputs, targets) -> the batch's mean, a
+    Tensor of one number. metrics: by name, what else is measured: function(outputs, targets) -> the batch's mean; or a
+    `WholeSet`, which looks at the whole test set at once.
+
+    accumulate: of how many batches each step adds up the gradients, as of one that has all their images; steps, and
+    what is said of them, are fewer by that, and an epoch's last step has the batches that are left. clip: what the norm
+    of all gradients is at most, of all groups as one vector (`optim.clip_grad_norm`).
 
     callbacks: functions of an epoch's metrics, and objects with `on_train_begin()`, called after a checkpoint was
     accepted, `on_step_end(step)` (a `Step`), `on_epoch_end(metrics)` or several of them. They may set the optimizer's
@@ -184,10 +237,9 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
     `metrics`; seconds (training and evaluation) and images_per_second (training alone). Returns all of them.
 
     compiled: replay the step, and that of the evaluation, with `minidl.compile`, with batches, rates and metrics on the
-    device, so that an epoch runs without waiting for the host; a loss that is not finite is then seen at the epoch's
-    end. None: on a CUDA device alone, and with loaders that do not make their batches in a way of their own
-    (`data.own_batches`), which compiled=True refuses. progress: a bar in a terminal or notebook. say: is given a line
-    per epoch.
+    device, so that an epoch runs without waiting for the host, but for a look at the losses every two seconds. None: on
+    a CUDA device alone, and with loaders that do not make their batches in a way of their own (`data.own_batches`),
+    which compiled=True refuses. progress: a bar in a terminal or notebook. say: is given a line per epoch.
 
     checkpoints: a folder for checkpoint.h5 and the one before it, checkpoint-previous.h5: one after each epoch, each
     `save_every` steps, and upon Ctrl-C and SIGTERM, which then stop the training between two steps (`Interrupted`, a
@@ -201,13 +253,13 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
     weights are those of one process with the same batches, to rounding. Rank 0 alone calls the callbacks, says and
     writes; the rates that callbacks set, and after an epoch the weights, are sent to the others (docs/distributed.md).
 
-    Raises ValueError for a negative number of epochs, an optimizer that holds none of the model's parameters, a metric
+    Raises ValueError for numbers that cannot be, an optimizer that holds none of the model's parameters, a metric
     whose name is taken, a schedule that gives no finite number of at least 0, a checkpoint that does not fit, is from
-    other data, or would be overwritten, and a folder of checkpoints that another training writes to;
-    FloatingPointError, naming epoch and step, where the loss is not finite; TypeError for loaders, an optimizer, a
-    schedule or callbacks of another kind; CompileError for a model that cannot be compiled: pass compiled=False.
+    other data, or would be overwritten, and a folder of checkpoints that another training writes to; Diverged (a
+    FloatingPointError), naming the step, where the loss is not finite; TypeError for loaders, an optimizer, a schedule
+    or callbacks of another kind; CompileError for a model that cannot be compiled: pass compiled=False.
     """
-    _check_fit(optimizer, train, test, epochs, schedule)
+    _check_fit(optimizer, train, test, epochs, schedule, accumulate, clip)
     require_functions(loss, metrics)
     _check_parameters(model, optimizer, loss)
     called = Callbacks(callbacks)
@@ -227,7 +279,7 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
             compiled = train.device == "cuda" and not (data.own_batches(train) or data.own_batches(test))
         kind = _Compiled if compiled else _Plain
         ranks.send(model)
-        run = kind(model, optimizer, train, test, loss, metrics)
+        run = kind(model, optimizer, train, test, loss, metrics, accumulate, clip)
         if saved is not None or resume:
             run.contents = {"train": contents_of(train), "test": contents_of(test)}
         place, say = Place(), say if first else None
@@ -241,10 +293,14 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
         return _Fit(run, place, epochs, schedule or optim.constant(), called, saved, progress and first, say).run()
 
 
-def _check_fit(optimizer: object, train: object, test: object, epochs: object, schedule: object) -> None:
+def _check_fit(optimizer: object, train: object, test: object, epochs: object, schedule: object, accumulate: object,
+               clip: object) -> None:
     """Refuse what fit cannot work with, and say what it can."""
-    if not is_int(epochs, 0):
-        raise ValueError(f"fit: epochs is {epochs!r} but must be an int of at least 0")
+    for what, number, least in (("epochs", epochs, 0), ("accumulate", accumulate, 1)):
+        if not is_int(number, least):
+            raise ValueError(f"fit: {what} is {number!r} but must be an int of at least {least}")
+    if clip is not None:
+        optim.clip.check_limit("fit", "clip", clip)
     if not hasattr(optimizer, "groups"):
         given = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
         raise TypeError(f"fit: optimizer is {given} but must be one of minidl.optim; make one, such as optim.Adam("
@@ -282,15 +338,18 @@ class _Plain:
     modes: dict[str, bool] | None = None   # those of training, while the net is in evaluation
 
     def __init__(self, model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader,
-                 loss: Function = ops.cross_entropy, functions: Mapping[str, Function] | None = None):
+                 loss: Function = ops.cross_entropy, functions: Mapping[str, Function] | None = None,
+                 accumulate: int = 1, clip: float | None = None):
         self.model, self.optimizer, self.train, self.test = model, optimizer, train, test
-        self.loss, self.functions, self.classes = loss, dict(functions or {}), True
-        self.metrics = RunningMetrics(train.device, functions)
+        self.loss, self.classes, self.accumulate, self.clip = loss, True, accumulate, clip
+        self.functions, self.whole = apart(functions or {})
+        self.steps = -(-len(train) // accumulate)      # of an epoch
+        self.metrics = RunningMetrics(train.device, self.functions)
         self.rates = optim.Rates(Tensor(np.zeros((len(optimizer.groups), len(train))), device=train.device),
                                  self.position())
 
     def position(self) -> Tensor:
-        """The number of the step in its epoch, from 0."""
+        """The number of the step's last batch in its epoch, from 0."""
         return Tensor(np.zeros(1, np.int64), device=self.train.device)
 
     def own_rates(self) -> list[float]:
@@ -298,8 +357,9 @@ class _Plain:
         return [group["lr"] for group in self.optimizer.groups]
 
     def begin(self, factors: list[list[float]]) -> float:
-        """Make an epoch's rates known, by factors of each group's; returns the last of the first group."""
-        rates = np.array(self.own_rates())[:, None] * factors
+        """Make an epoch's rates known, by each step's factors of each group's; returns the last of the first group."""
+        factors_of_batches = np.repeat(factors, self.accumulate, axis=-1)[..., :len(self.train)]
+        rates = np.array(self.own_rates())[:, None] * factors_of_batches
         self.rates.table.data[...] = to_device(rates, self.train.device)
         return float(rates[0, -1])
 
@@ -309,7 +369,7 @@ class _Plain:
             for batch in drawn_apart(self.test, number):
                 look()
                 yield batch
-        return _evaluated(self.model, looking(), self.loss, self.functions, shared=True)
+        return _evaluated(self.model, looking(), self.loss, self.functions | self.whole, shared=True)
 
     def totals(self) -> list[float]:
         """Those of the metrics, of all ranks."""
@@ -318,30 +378,34 @@ class _Plain:
     def epoch(self, number: int = 0, done: int = 0) -> Iterator[int]:
         """The steps of the epoch of that number, but for the first so many; after each, how many images it had, on all
         ranks."""
-        skipped = 0 if data.own_batches(self.train) == "__iter__" else done
+        begin = done * self.accumulate
+        skipped = 0 if data.own_batches(self.train) == "__iter__" else begin
         if skipped:
             self.train.skip(skipped)
-        for step, batch in enumerate(drawn_apart(self.train, number, skipped), skipped):
-            if step >= done:
-                inputs, targets = _pair(batch)
-                self.rates.position.data[...] = step
-                _, images, _, self.classes = _update(self.model, self.optimizer, inputs, targets, self.rates,
-                                                     self.loss, self.metrics)
-                yield images
+        batches = islice(drawn_apart(self.train, number, skipped), begin - skipped, None)
+        for first in count(begin, self.accumulate):
+            if not (group := [Batch.of(batch) for batch in islice(batches, self.accumulate)]):
+                return
+            self.rates.position.data[...] = first
+            _, images, _, self.classes = update(self.model, self.optimizer, group, self.rates, self.loss, self.metrics,
+                                                 clip=self.clip)
+            yield images
 
     def warm_up(self, place: Place) -> None:
         """Do what steps before a checkpoint have left behind, apart from numbers: nothing."""
 
 
 def compiled_step(model: nn.Module, optimizer: optim.Optimizer, batches: data.DeviceBatches, metrics: RunningMetrics,
-                  rates: optim.Rates, loss: Function = ops.cross_entropy) -> Callable[..., bool]:
-    """A compiled step(size): one update on the next of the batches, by its rate, counted by the metrics. It needs
-    nothing from the host but to be started. Returns whether right answers are counted. On several ranks it is
-    step(size, images), of which the whole step has so many."""
+                  rates: optim.Rates, loss: Function = ops.cross_entropy,
+                  clip: float | None = None) -> Callable[..., bool]:
+    """A compiled step(size): one update on the next of the batches, by its rate, counted by the metrics; of a tuple of
+    sizes, on so many batches. It needs nothing from the host but to be started. Returns whether right answers are
+    counted. On several ranks it is step(size, images), of which the whole step has so many."""
     @compile
-    def step(size: int, images: int = 0) -> bool:
-        inputs, targets = _pair(batches.next(size))
-        *_, classes = _update(model, optimizer, inputs, targets, rates, loss, metrics, images or size)
+    def step(size: int | tuple[int, ...], images: int = 0) -> bool:
+        sizes = size if isinstance(size, tuple) else (size,)
+        group = [Batch.of(batches.next(each)) for each in sizes]
+        *_, classes = update(model, optimizer, group, rates, loss, metrics, images or sum(sizes), clip)
         return classes
     return step
 
@@ -352,53 +416,75 @@ class _Compiled(_Plain):
     known = False
 
     def __init__(self, model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader,
-                 loss: Function = ops.cross_entropy, functions: Mapping[str, Function] | None = None):
+                 loss: Function = ops.cross_entropy, functions: Mapping[str, Function] | None = None,
+                 accumulate: int = 1, clip: float | None = None):
         for what, loader in (("train", train), ("test", test)):
             if data.own_batches(loader) is not None:
                 raise CompileError(f"fit: {what} is a {type(loader).__name__} with a {data.own_batches(loader)} of its "
                                    "own, which compiled steps would not run; pass compiled=False")
         self.batches, tests = data.DeviceBatches(train), data.DeviceBatches(test)
-        super().__init__(model, optimizer, train, test, loss, functions)
-        self.step = compiled_step(model, optimizer, self.batches, self.metrics, self.rates, loss)
-        metrics = self.test_metrics = RunningMetrics(test.device, functions)
-        self.tests = tests
+        super().__init__(model, optimizer, train, test, loss, functions, accumulate, clip)
+        self.step = compiled_step(model, optimizer, self.batches, self.metrics, self.rates, loss, clip)
+        metrics = self.test_metrics = RunningMetrics(test.device, self.functions)
+        self.tests, whole = tests, bool(self.whole)
 
         @compile
-        def look(size: int) -> bool:
-            inputs, targets = _pair(tests.next(size))
-            outputs = model(inputs)
-            return metrics.update(asked(loss, outputs, targets), outputs, targets)
+        def look(size: int) -> tuple[bool, Any]:
+            batch = Batch.of(tests.next(size))
+            outputs = batch.outputs(model)
+            classes = metrics.update(batch.loss(loss, outputs), outputs, batch.targets)
+            return classes, (outputs, batch.targets) if whole else ()
         self.look = look
 
     def position(self) -> Tensor:
         return self.batches.position
 
     def evaluate(self, number: int = 0, look: Callable[[], None] = lambda: None) -> dict[str, float]:
-        classes = True
+        classes, seen = True, []
         self.test_metrics.reset()
         with _evaluating(self.model):
             for size in self.tests:
                 look()
-                classes &= self.look(size)
+                right, answers = self._run(self.look, size)
+                classes &= right
+                if self.whole:
+                    seen.append(mapped(Tensor.numpy, answers))
         totals = ranks.added_up(self.test_metrics.totals())
-        return _means(totals, self.test.images_per_epoch, classes, self.functions)
+        means = _means(totals, self.test.images_per_epoch, classes, self.functions)
+        return means | measured(self.whole, ranks.gathered(seen) if self.whole else seen)
 
     def epoch(self, number: int = 0, done: int = 0) -> Iterator[int]:
-        self.train.skip(done)
-        for size, images in zip(self.batches, self.train.sizes[done:], strict=True):
-            self.classes = self.step(size, images)
+        self.train.skip(done * self.accumulate)
+        for sizes, images in self.groups(self.batches, done):
+            self.classes = self._run(self.step, sizes, images)
             yield images
+
+    @staticmethod
+    def _run(step: Callable[..., Any], *sizes: Any) -> Any:
+        """A step; what it refuses is an error that begins with the way out that needs no other model."""
+        try:
+            return step(*sizes)
+        except CompileError as error:
+            raise CompileError(f"fit: pass compiled=False (--no-compile), or change this: {error}") from error
+
+    def groups(self, sizes: Iterable[int], done: int = 0) -> Iterator[tuple[tuple[int, ...], int]]:
+        """For each step but the first so many: the sizes of its batches here, and how many images it has on all ranks.
+        """
+        both = zip(sizes, self.train.sizes[done * self.accumulate:], strict=True)
+        while group := list(islice(both, self.accumulate)):
+            here, everywhere = zip(*group, strict=True)
+            yield here, sum(everywhere)
 
     def warm_up(self, place: Place) -> None:
         """Record what was recorded before the checkpoint: the steps after it are then replayed where they were, which
         on a GPU gives other bits than recording them does."""
-        steps = list(zip(self.batches.sizes, self.train.sizes, strict=True))
+        steps = list(self.groups(self.batches.sizes))
         done = [*steps * min(2, place.epoch), *steps[:place.batch]]
-        with _training(self.model):
+        with training(self.model):
             for step in dict.fromkeys(done):
                 iter(self.batches)
                 for _ in range(min(2, done.count(step))):
-                    self.batches.position.data[...] = steps.index(step) - 1
+                    self.batches.position.data[...] = steps.index(step) * self.accumulate - 1
                     self.step(*step)
         with _evaluating(self.model):
             for size in set(self.tests.sizes) if place.epoch else ():
@@ -424,7 +510,7 @@ class _Fit:
         with self.checkpoints.signals() if self.checkpoints else nullcontext():
             while place.epoch < self.epochs and not (place.stopped and not place.ended):
                 begin = time.perf_counter()
-                with _training(self.steps.model):
+                with training(self.steps.model):
                     seen = self.train()
                 trained = time.perf_counter() - begin
                 self.finish(begin, seen / max(trained, 1e-9))
@@ -437,14 +523,14 @@ class _Fit:
         run, place, before = self.steps, self.place, self.place.images
         if place.ended:
             return 0
-        epoch = place.epoch + 1
+        epoch, first, due = place.epoch + 1, place.step, time.monotonic() + LOOK_EVERY
         run.train.set_epoch(place.epoch)
         rates = self.begin()
         bar = Progress(f"epoch {epoch}/{self.epochs}", run.train.images_per_epoch, self.progress, place.images)
         try:
             for size in run.epoch(place.epoch, place.batch):
                 place.batch, place.step, place.images = place.batch + 1, place.step + 1, place.images + size
-                place.ended = place.batch == len(run.train)
+                place.ended = place.batch == run.steps
                 bar.update(size, self.means() if run.known or place.ended else {})
                 if self.callbacks.steps:
                     given = Step(epoch, place.step, place.batch, self.asked, place.images, self.lr)
@@ -454,30 +540,39 @@ class _Fit:
                         rates = self.begin()
                 if place.ended:
                     break
+                if not run.known and ranks.current().size == 1 and time.monotonic() > due:
+                    self.require_finite(run.metrics.totals()[0], first)
+                    due = time.monotonic() + LOOK_EVERY
                 self.look(due=True)
             place.totals = run.totals()
-            if not math.isfinite(place.totals[0]):
-                raise FloatingPointError("training: a loss of this epoch is not finite (learning rate now "
-                                         f"{self.lr():g}); use a smaller learning rate")
+            self.require_finite(place.totals[0], first)
             require_counted(place.totals, place.images, f"fit: epoch {epoch}")
-        except FloatingPointError as error:
-            raise FloatingPointError(f"{error} (epoch {epoch}, step {place.step + run.known})") from None
+        except Diverged as error:
+            raise Diverged(error.loss, error.lr, error.step or place.step + 1, epoch) from None
         finally:
             bar.close()
         place.classes, place.lr = run.classes, self.lr()
         place.key = list(rng.get_state())
         return place.images - before
 
+    def require_finite(self, total: float, first: int) -> None:
+        """Refuse losses, added up after the step `first`, that are not finite, and say in which step they came to be.
+        """
+        if not math.isfinite(total):
+            last = (self.place.step - first) * self.steps.accumulate - 1
+            batches = int(min(last, ranks.fewest(self.steps.metrics.finite())))
+            raise Diverged(total, self.lr(), first + batches // self.steps.accumulate + 1)
+
     def begin(self) -> list[float]:
         """Make the rates of this epoch known; returns what the groups' own are."""
         first = self.place.step - self.place.batch
-        steps = range(first, first + len(self.steps.train))
+        steps = range(first, first + self.steps.steps)
         self.steps.begin([[factor_at(schedule, step) for step in steps] for schedule in self.schedules])
         return self.steps.own_rates()
 
     def lr(self) -> float:
         """The learning rate of the last step, of the first group."""
-        return float(self.steps.rates.table.numpy()[0, self.place.batch - 1])
+        return float(self.steps.rates.table.numpy()[0, (self.place.batch - 1) * self.steps.accumulate])
 
     def means(self) -> dict[str, float]:
         """Of the epoch so far."""

@@ -2,28 +2,108 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .. import ops
 from ..core.device import to_device
-from ..core.host import can_print
+from ..core.host import can_print, install
 from ..core.mode import mode, no_grad
 from ..core.tensor import Tensor, as_tensor, wrap
+from ..data.sources import leaves, mapped
 from ..ops.common.backend import backend_of
 from ..ops.common.geometry import is_int
+from ..ops.create import ones
 
 if TYPE_CHECKING:
     from tqdm.auto import tqdm
 
 Metrics = dict[str, Any]
 Function = Callable[[Any, Any], Any]       # of outputs and targets: a loss, or what is measured beside it
+Parts = Any                                # one Tensor or array, or a tuple or dict of them
 # The names of an epoch's own numbers.
 TAKEN = "loss", "accuracy", "epoch", "step", "lr", "seconds", "images_per_second"
+
+
+class Batch(NamedTuple):
+    """What a loader gives, as Tensors: inputs and targets, each one or a tuple or dict of them, and how much each image
+    counts, (n,), where that is told."""
+
+    inputs: Parts
+    targets: Parts
+    weights: Tensor | None
+
+    @classmethod
+    def of(cls, batch: object) -> Batch:
+        """Raises TypeError for another batch: that of an array alone could be unpacked image by image; ValueError for
+        targets, or weights, of other images."""
+        if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
+            found = f"{len(batch)} things" if isinstance(batch, (tuple, list)) else f"of type {type(batch).__name__}"
+            raise TypeError(f"training: a batch is {found} but must be (inputs, targets), or these and weights; make "
+                            "the loader of both, as in DataLoader((inputs, targets), 128); several inputs are a tuple "
+                            "or dict, as in DataLoader(((images, rows), targets), 128)")
+        inputs = mapped(as_tensor, batch[0])
+        targets, *weights = (mapped(lambda part: as_tensor(part, leaves(inputs)[0].device), each) for each in batch[1:])
+        made = cls(inputs, targets, weights[0] if weights else None)
+        shapes = [t.shape[:1] for t in leaves(targets)]
+        if len(set(shapes)) != 1 or () in shapes:
+            raise ValueError(f"training: the targets of a batch have shapes "
+                             f"{', '.join(str(t.shape) for t in leaves(targets))} but their first axes must count the "
+                             "same images")
+        if made.weights is not None and (not isinstance(made.weights, Tensor) or made.weights.shape != shapes[0]):
+            given = getattr(made.weights, "shape", type(made.weights).__name__)
+            raise ValueError(f"training: the third part of a batch has shape {given} but must be {shapes[0]}, the "
+                             "weight of each image; several inputs or targets are a tuple, as in "
+                             "DataLoader(((images, rows), targets), 128)")
+        return made
+
+    def __len__(self) -> int:
+        """How many images."""
+        return count_of(self.targets)
+
+    def outputs(self, model: Callable[..., Any]) -> Parts:
+        """Of a model, which is given several inputs each by itself: those of a tuple by place, of a dict by name."""
+        return outputs_of(model, self.inputs)
+
+    def loss(self, function: Function, outputs: object) -> Tensor:
+        """The mean that is trained: the loss, or what it gives by image, of which each counts as much as its weight.
+
+        Raises TypeError where it is not one number, or with weights not one for each image.
+        """
+        value, weights = asked(function, outputs, self.targets), self.weights
+        if weights is None and isinstance(value, Tensor) and value.shape == (len(self),):
+            weights = ones(len(self), device=value.device)
+        if weights is None:
+            require_loss(value)
+            return value if not value.shape else value.reshape(())
+        if not isinstance(value, Tensor) or value.shape != weights.shape:
+            raise TypeError(f"training: the loss is a {_named(value)} but must be a Tensor of one number per image, of "
+                            f"shape {weights.shape}, since the batches have weights; pass loss=partial("
+                            "ops.cross_entropy, reduction='none')")
+        with no_grad():
+            weights = _cast(weights, str(value.dtype))
+            counts = weights if weights_of(value) is None else weights * _cast(value.weights, str(value.dtype))
+            total = counts.sum()
+            total = ops.where(ops.eq(total, 0), 1.0, total)        # of a batch in which nothing counts
+        mean = ops.where(ops.eq(counts, 0), 0.0, value * weights).sum() / total
+        mean.weights = counts
+        return mean
+
+
+def outputs_of(model: Callable[..., Any], inputs: Parts) -> Parts:
+    """model(inputs); of several inputs, those of a tuple by place, and those of a dict by name."""
+    return model(*inputs) if isinstance(inputs, tuple) else model(**inputs) if isinstance(inputs, dict) else \
+        model(inputs)
+
+
+def count_of(targets: object) -> int:
+    """How many images targets, one Tensor or several, are of."""
+    return len(leaves(targets)[0])
 
 
 class RunningMetrics:
@@ -41,28 +121,27 @@ class RunningMetrics:
 
     def __init__(self, device: str, functions: Mapping[str, Function] | None = None):
         self.functions = dict(functions or {})
-        for name in TAKEN:
-            if name in self.functions:
-                raise ValueError(f"training: a metric has the name {name!r}, which a number of each epoch has already; "
-                                 f"choose another, as 'own_{name}'")
-        self.sums = Tensor(np.zeros(2), device=device)
-        self._others = {name: Tensor(np.zeros(2), device=device) for name in self.functions}
+        require_free(self.functions)
+        # Of losses, of right answers, of batches until a sum of losses was not finite.
+        self.sums = Tensor(np.zeros(3), device=device)
+        self._others = {name: Tensor(np.zeros(3), device=device) for name in self.functions}
         # How much more than the images each of the sums is over: that of losses, of right answers, of functions.
-        self._more = [Tensor(np.zeros(2), device=device) for _ in range(2 + len(self.functions))]
+        self._more = [Tensor(np.zeros(3), device=device) for _ in range(2 + len(self.functions))]
         self._class = Tensor(np.zeros(1, np.int64), device=device)
 
-    def update(self, loss: Tensor, outputs: Any, targets: Tensor) -> bool:
-        """Count a batch in: its mean loss (one number), outputs, targets (n, ...). Returns whether right answers were
-        counted: where outputs are logits (n,classes) and targets integers (n,).
+    def update(self, loss: Tensor, outputs: Parts, targets: Parts) -> bool:
+        """Count a batch in: its mean loss (one number), outputs, targets (n, ...), one Tensor or several. Returns
+        whether right answers were counted: where outputs are logits (n,classes) and targets integers (n,).
 
         Raises TypeError for a loss that is not one number, ValueError for outputs of other images than the targets'.
         """
         require_loss(loss)
-        if isinstance(outputs, Tensor) and outputs.shape[:1] != targets.shape[:1]:
-            raise ValueError(f"RunningMetrics: outputs and targets have shapes {outputs.shape} and {targets.shape} but "
+        n = count_of(targets)
+        if isinstance(outputs, Tensor) and outputs.shape[:1] != (n,):
+            shapes = ", ".join(str(t.shape) for t in leaves(targets))
+            raise ValueError(f"RunningMetrics: outputs and targets have shapes {outputs.shape} and {shapes} but "
                              "must be (n, ...) and (n, ...); give one target per image")
         classes = are_classes(outputs, targets)
-        n = targets.shape[0]
         if not n:                          # the part of a rank without images: it has no mean
             return classes
         with no_grad():
@@ -103,12 +182,17 @@ class RunningMetrics:
     def totals(self) -> list[float]:
         """Summed since the last `read` or `reset`: the loss, how many were right, and each function's; and then, for
         each of these, how much more than the images the sum is over, 0 where it is over the images."""
-        return [*self.sums.tolist(), *(t.tolist()[0] for t in (*self._others.values(), *self._more))]
+        return [*self.sums.tolist()[:2], *(t.tolist()[0] for t in (*self._others.values(), *self._more))]
+
+    def finite(self) -> float:
+        """How many batches were counted since the last reset until the sum of losses was not finite; inf: it is."""
+        total, _, batches = self.sums.tolist()
+        return math.inf if math.isfinite(total) else batches
 
     def reset(self, totals: list[float] | None = None) -> None:
         """Begin at 0, or at what `totals` gave."""
         given = totals or [0.0] * 2 * len(self._more)
-        starts = [given[:2], *([total, 0.0] for total in given[2:])]
+        starts = [[*given[:2], 0.0], *([total, 0.0, 0.0] for total in given[2:])]
         for sums, start in zip((self.sums, *self._others.values(), *self._more), starts, strict=True):
             sums.data[...] = to_device(np.array(start), sums.device)
 
@@ -142,12 +226,23 @@ def require_functions(loss: object, metrics: object) -> None:
                             "ops.cross_entropy, ops.mse_loss or nn.HuberLoss()")
 
 
+def require_free(names: Iterable[str]) -> None:
+    """Refuse the name of a metric that a number of each epoch has."""
+    for name in TAKEN:
+        if name in names:
+            raise ValueError(f"training: a metric has the name {name!r}, which a number of each epoch has already; "
+                             f"choose another, as 'own_{name}'")
+
+
 def require_loss(loss: object) -> None:
     """Refuse a loss that is not a Tensor of one number."""
     if not isinstance(loss, Tensor) or loss.size != 1:
-        given = f"Tensor of shape {loss.shape}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise TypeError(f"training: the loss is a {given} but must be a Tensor of one number, a batch's mean; compute "
-                        "it with minidl's ops, and .mean()")
+        raise TypeError(f"training: the loss is a {_named(loss)} but must be a Tensor of one number, a batch's mean, "
+                        "or of one for each image; compute it with minidl's ops, and .mean()")
+
+
+def _named(value: object) -> str:
+    return f"Tensor of shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def weights_of(mean: Tensor) -> Tensor | None:
@@ -228,6 +323,80 @@ def top_k_accuracy(k: int, ignore_index: int | None = None) -> Function:
         share.weights = counts
         return share
     return top_k
+
+
+class WholeSet:
+    """A metric of `fit` and `evaluate` that is not a mean over batches: function(outputs, targets) of all test images
+    at once, NumPy arrays (or tuples or dicts of them, as the model and the loader give) -> one number. An epoch has it
+    as `test_<name>`; of training images, whose net changes at each step, it is not measured.
+
+    >>> spread = WholeSet(lambda outputs, targets: np.ptp(outputs[:, 0]).item())
+    >>> spread(np.eye(2), None)
+    1.0
+    """
+
+    def __init__(self, function: Function):
+        self.function = function
+
+    def __call__(self, outputs: Parts, targets: Parts) -> Any:
+        return self.function(outputs, targets)
+
+
+def of_sklearn(name: str, outputs_as: Callable[[np.ndarray], np.ndarray], ignore_index: int | None,
+               **options: str) -> WholeSet:
+    """sklearn.metrics.<name>(labels, what `outputs_as` makes of the logits)."""
+    try:
+        function = getattr(importlib.import_module("sklearn.metrics"), name)
+    except ImportError:
+        raise ImportError(f"training.{name}: scikit-learn is not installed; run {install('metrics')}") from None
+
+    def measure(outputs: np.ndarray, labels: np.ndarray) -> Any:
+        counts = labels != ignore_index
+        return function(labels[counts], outputs_as(outputs[counts]), **options)
+    return WholeSet(measure)
+
+
+def f1_score(average: str = "macro", ignore_index: int | None = None) -> WholeSet:
+    """A metric for `fit`: the F1 score of logits (n,classes) and labels (n,) over the whole test set, by scikit-learn
+    (extra `metrics`). average: as there, "macro", "micro" or "weighted". ignore_index: the label of images that do not
+    count."""
+    return of_sklearn("f1_score", lambda logits: logits.argmax(axis=1), ignore_index, average=average)
+
+
+def roc_auc_score(average: str = "macro", ignore_index: int | None = None) -> WholeSet:
+    """A metric for `fit`: the area under the ROC curve, as `f1_score`; of several classes, one against the rest."""
+    def shares(logits: np.ndarray) -> np.ndarray:
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True), dtype=np.float64)
+        found = powers / powers.sum(axis=1, keepdims=True)
+        return found[:, 1] if found.shape[1] == 2 else found       # which is how scikit-learn takes them
+    return of_sklearn("roc_auc_score", shares, ignore_index, average=average, multi_class="ovr")
+
+
+def apart(functions: Mapping[str, Any]) -> tuple[dict[str, Function], dict[str, WholeSet]]:
+    """Metrics that are means over batches, and those of the whole set."""
+    whole = {name: each for name, each in functions.items() if isinstance(each, WholeSet)}
+    require_free(whole)
+    return {name: each for name, each in functions.items() if name not in whole}, whole
+
+
+def measured(whole: Mapping[str, WholeSet], parts: list[Any]) -> dict[str, float]:
+    """Metrics of the whole set, of the outputs and targets of its batches."""
+    both = joined(parts) if whole else ()
+    return {name: float(each(*both)) for name, each in whole.items()}
+
+
+def joined(parts: list[Any]) -> Any:
+    """Batches, one behind the other: arrays, or of tuples and dicts each part.
+
+    >>> joined([(np.zeros(1), np.ones(2)), (np.ones(1), np.ones(1))])
+    (array([0., 1.]), array([1., 1., 1.]))
+    """
+    first = parts[0]
+    if isinstance(first, dict):
+        return {name: joined([part[name] for part in parts]) for name in first}
+    if isinstance(first, tuple):
+        return tuple(joined(list(each)) for each in zip(*parts, strict=True))
+    return np.concatenate(parts)
 
 
 def line_of(metrics: Metrics, epochs: int) -> str:

@@ -16,7 +16,7 @@ from ..distributed.first import ask
 if TYPE_CHECKING:
     from .callbacks import Callbacks
 
-__all__ = ["added_up", "ask", "by_first", "called", "current", "joined", "send", "whole_loss"]
+__all__ = ["added_up", "ask", "by_first", "called", "current", "fewest", "gathered", "joined", "send", "whole_loss"]
 
 
 @contextmanager
@@ -49,6 +49,16 @@ def added_up(numbers: list[float]) -> list[float]:
     sums = np.array(numbers, np.float64)
     world.sum(sums)
     return sums.tolist()
+
+
+def fewest(number: float) -> float:
+    """The smallest of all ranks'."""
+    return min(current().gather(number))
+
+
+def gathered(parts: list[Any]) -> list[Any]:
+    """Of each batch the parts that the ranks have, in their order."""
+    return [part for batch in zip(*current().gather(parts), strict=True) for part in batch]
 
 
 def whole_loss(loss: Tensor, count: int, weight: Tensor | None) -> tuple[float, int]:

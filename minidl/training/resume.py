@@ -55,7 +55,7 @@ class Place:
 def _facts(run: _Plain) -> dict[str, Any]:
     """What decides which images a step is given, and what these hold."""
     return json.loads(json.dumps({**{name: getattr(run.train, name, None) for name in DATA},
-                                  "contents": run.contents}))
+                                  "accumulate": run.accumulate, "contents": run.contents}))
 
 
 def modes_of(model: Module) -> dict[str, bool]:
@@ -123,8 +123,8 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
     if place.epoch > epochs or (place.epoch == epochs and place.step and (place.batch or place.ended)):
         raise ValueError(f"fit: epochs is {epochs} but the checkpoint in '{path}' is of epoch {place.epoch + 1}; ask "
                          "for more epochs")
-    there, here = state["data"], _facts(run)
-    wrong = [f"{name} is {here[name]!r} here but {there.get(name)!r} there" for name in DATA
+    there, here = {"accumulate": 1, **state["data"]}, _facts(run)     # not in files of earlier versions
+    wrong = [f"{name} is {here[name]!r} here but {there.get(name)!r} there" for name in (*DATA, "accumulate")
              if here[name] != there.get(name)]
     if wrong:
         raise ValueError(f"fit: the checkpoint in '{path}' is from other batches: {'; '.join(wrong)}; make the loader "

@@ -491,6 +491,10 @@ LAUNCHES: dict[str, list[Launch]] = {
             (shape, dtype, p, key) for p in (0.0, 0.1, 0.5, 1 / 3, 0.999, 2.0**-24)
             for key in ((0, 0), (7, 1), (2**64 - 1, 2**63), (123_456_789_012, 4)) for dtype in (FLOAT, DOUBLE)
             for shape in ((1_000_003,), (7, 11, 13), (0, 3), (9,))])],
+    "draws": [
+        *each("data/draws.cu", primitives.draws, ((5, 131), (7, 2**63)), ((), (0, 0)), ((1023,), (2**64 - 1, 3))),
+        *on_device("data/draws.cu", primitives.draws, *[(shape, key) for key in ((0, 0), (2**64 - 1, 2**63))
+                                                        for shape in ((1_000_003,), (0, 3), (9,))])],
     "launches": [
         *each("launch/poison.cu", shared_memory_is_filled, ()),
         *each("launch/addresses.cu", given_arrays_are_copied, (np.float32, 1, 515), (np.uint8, 7, 4096, 0),

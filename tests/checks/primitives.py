@@ -306,6 +306,15 @@ def dropout(shape: tuple[int, ...], dtype: type, p: float = 0.3, key: tuple[int,
     agrees(lambda k, x: [k.dropout(x, p, key), k.dropout_grad_x(x, p, key)], np.ones(shape, dtype), rtol=2)
 
 
+def draws(shape: tuple[int, ...], key: tuple[int, int]) -> None:
+    """The CPU's: equal but for the last bits of normal numbers, of which one in a million differs as float32."""
+    for dtype, rtol, atol in (("float32", 1, 0), ("float64", 8, 8)):
+        agrees(lambda k, x, dtype=dtype: k.uniform(shape, dtype, key), np.ones(1))
+        agrees(lambda k, x, dtype=dtype: k.normal(shape, dtype, key), np.ones(1), rtol=rtol, atol=atol)
+    for low, high in ((0, 1), (-7, 5), (-2**63, 2**63 - 1), (2**62, 2**62 + 3)):
+        agrees(lambda k, x, low=low, high=high: k.integers(shape, low, high, key), np.ones(1))
+
+
 def normalization(g: NormGeometry, shape: tuple[int, ...], affine: bool, dtype: type) -> None:
     """All of its primitives, near 1000 too; nothing else than the running values changes."""
     w, b = (normal(*g.affine, dtype=dtype, seed=seed) if affine else None for seed in (2, 3))
@@ -408,18 +417,18 @@ def metrics(n: int, classes: int, dtype: type) -> None:
     labels, loss = rng.integers(0, classes, n), np.asarray(1.25, dtype)
     for change in (lambda x: x, np.round, lambda x: np.where(x > 1, np.nan, np.where(x < -1, np.inf, x))):
         x = change(rng.standard_normal((n, classes)).astype(dtype)).astype(dtype)
-        found, want = cupy.asarray(np.array([1.5, 3.0])), np.array([1.5, 3.0])
-        for _ in range(2):
-            cuda.update_metrics(found, cupy.asarray(loss), cupy.asarray(x), cupy.asarray(labels))
-            cpu.update_metrics(want, loss, x, labels)
+        found, want = cupy.asarray(np.array([1.5, 3.0, 1.0])), np.array([1.5, 3.0, 1.0])
+        for value in (loss, loss, np.asarray(np.inf, dtype), loss):
+            cuda.update_metrics(found, cupy.asarray(value), cupy.asarray(x), cupy.asarray(labels))
+            cpu.update_metrics(want, value, x, labels)
         np.testing.assert_array_equal(found.get(), want)
 
 
 def metrics_count_beyond_what_a_float_counts() -> None:
-    n, found = 2**24 + 3, cupy.asarray(np.zeros(2))
+    n, found = 2**24 + 3, cupy.asarray(np.zeros(3))
     cuda.update_metrics(found, cupy.asarray(np.asarray(0, np.float32)), cupy.asarray(np.zeros((n, 1), np.float32)),
                         cupy.asarray(np.zeros(n, np.int64)))
-    assert found.tolist() == [0, n]
+    assert found.tolist() == [0, n, 1]
 
 
 def linear_with_an_activation(act: str, sizes: tuple[int, int, int], dtype: type) -> None:
@@ -539,7 +548,8 @@ def of_a_mask(shape: tuple[int, ...], axes: int, dtype: type) -> None:
         agrees(lambda k, x, mask, value=value: k.setitem(x, mask, value) or x, x, mask)
 
 
-ONE, TWO = ("exp", "log", "sqrt", "neg", "abs", "sign", "rsqrt"), (
+ONE, TWO = ("exp", "log", "sqrt", "neg", "abs", "sign", "rsqrt", "sin", "cos", "log1p", "expm1", "erf", "round",
+            "floor", "ceil"), (
     "add", "sub", "mul", "div", "maximum", "minimum", "gt", "ge", "lt", "le", "eq", "ne")
 
 

@@ -286,6 +286,24 @@ def test_gpu_dropout() -> None:
 
 
 @pytest.mark.gpu
+def test_gpu_random_numbers() -> None:
+    """Of the captured graph, of the plain step, and of the CPU: by the key that the host gives each replay."""
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        return (x + minidl.randn_like(x), x[minidl.randperm(64, device=x.device)], x * minidl.rand_like(x),
+                x * (minidl.rand(64, device=x.device) < 0.5).float(), minidl.randint(-9, 9, 64, device=x.device))
+    compiled, found = minidl.compile(step), []
+    for run, where in ((step, "cpu"), (step, "cuda"), (compiled, "cuda")):
+        minidl.manual_seed(3)
+        x = Tensor(np.linspace(0, 1, 64, dtype=np.float32), device=where)
+        found.append([y.numpy() for _ in range(6) for y in run(x)])
+    for on_cpu, plain, replayed in zip(*found, strict=True):
+        np.testing.assert_allclose(plain, on_cpu, rtol=0, atol=1e-6)
+        np.testing.assert_array_equal(replayed, plain)
+    assert len({y.tobytes() for y in found[2]}) == len(found[2])
+    assert compiled._last.replay.addresses.graph is not None
+
+
+@pytest.mark.gpu
 def test_gpu_train_and_eval() -> None:
     pair = [Training(dense(half), compiled, "cuda") for compiled in (False, True)]
     for each in pair:

@@ -879,6 +879,28 @@ def a_parameter_itself_as_argument(w: World) -> None:
 
 
 @equal
+def leaves_of_a_steps_own_and_gradients_that_are_kept(w: World) -> None:
+    """An input as a leaf, and in turns one that is not; what an op made, changed in place; two of one memory."""
+    net = dense()
+    w.watch(net)
+
+    def step(x: Tensor, flag: bool) -> Any:
+        leaf, other = x.detach().requires_grad_(), x.detach().requires_grad_(flag)
+        middle = leaf * other
+        middle.retain_grad()
+        middle += 1
+        hidden = net[0](middle)
+        hidden.retain_grad()
+        (net[1:](hidden) ** 2).sum().backward()
+        return leaf.grad, other.grad if flag else x, middle.grad, hidden.grad
+    call = w.compile(step)
+    for i in range(2 * CALLS):
+        for p in net.parameters():
+            p.grad = None
+        call(vectors(i)[0], i % 5 < 3)
+
+
+@equal
 def the_same_tensor_twice(w: World) -> None:
     call = w.compile(lambda x, y: (x * y, x - y, x @ y))
     for i in range(CALLS + 2):

@@ -20,12 +20,16 @@ WITH_INDICES: dict[str, tuple[Any, Any]] = {
     "cross_entropy": (lambda x, i, w: ops.cross_entropy(x, i, reduction="none"), [1, 0, 3, 2]),
     "cross_entropy of weights": (lambda x, i, w: ops.cross_entropy(x, i, w, label_smoothing=0.1), [1, 0, 3, 2]),
     "cross_entropy of ignored labels": (lambda x, i, w: ops.cross_entropy(x, i, ignore_index=-100), [1, -100, 3, -100]),
+    "cross_entropy of pixels": (lambda x, i, w: ops.cross_entropy(x.reshape(1, 4, 2, 2), i.reshape(1, 2, 2), w),
+                                [1, 0, 3, 2]),
     "nll_loss": (lambda x, i, w: ops.nll_loss(x, i, w, ignore_index=2, reduction="sum"), [1, 2, 3, 0]),
     "embedding": (lambda x, i, w: ops.embedding(i, x), [[1, 3, 3], [0, 3, 1]]),
     "embedding of padding": (lambda x, i, w: ops.embedding(i, x, padding_idx=3), [[1, 3, 3], [0, 3, 1]]),
+    "one_hot": (lambda x, i, w: x * ops.one_hot(i, 4).float(), [1, 3, 3, 0]),
     "where": (lambda x, i, w: ops.where(i, x, 0.5), [[True, False, True, True]]),
 }
-IN_CASES = sorted(CASES.keys() - {"dropout", "cross_entropy", "nll_loss", "embedding", "where"})
+IN_CASES = sorted(CASES.keys() - {"dropout", "dropout2d", "cross_entropy", "nll_loss", "embedding", "one_hot", "unique",
+                                  "where"})
 
 
 def compared(call_of: Any, arrays: list[np.ndarray], differentiable: bool, device: str) -> tuple[
@@ -73,7 +77,7 @@ def check_with_indices(name: str, device: str) -> None:
 
 @pytest.mark.parametrize("op", IN_CASES)
 def test_compiled_as_plain(op: str) -> None:
-    """Not dropout, which has other masks in each call."""
+    """Not dropout, which has other masks in each call; nor unique, which is refused."""
     check_cases(op, "cpu")
 
 

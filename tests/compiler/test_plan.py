@@ -265,7 +265,7 @@ def test_primitives_change_what_their_rows_say_and_nothing_else() -> None:
         "adam": [*([each.copy()] for each in (x, x, 2 * x, x, labels)), 0.1, (0.9, 0.9), 1e-8, 0.0, False],
         "rmsprop": [*([i * x] for i in range(1, 6)), 0.1, 0.9, 1e-8, 0.0, 0.9],
         "ema": [[x.copy()], [2 * x], 0.9], "setitem": [x.copy(), 0, 3 * x],
-        "advance": [labels.copy()], "update_metrics": [np.zeros(2), np.array(0.5), x.copy(), labels.copy()],
+        "advance": [labels.copy()], "update_metrics": [np.zeros(3), np.array(0.5), x.copy(), labels.copy()],
         "check_labels": [labels.copy(), 2], "rank_mean": [[x.copy()], 1.0, One()],
         "batch_norm": [np.array([[1.0], [2.0]]), None, None, np.zeros(1), np.ones(1), 0.1, 0.0,
                        batch_geometry((2, 1), None, None, None, None, True)]}

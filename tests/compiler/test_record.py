@@ -32,7 +32,7 @@ from minidl import Tensor, init, nn, ops, optim
 from minidl.compiler import passes
 from minidl.compiler import record as recording
 from minidl.compiler.agree import Difference, compare
-from minidl.compiler.program import Dynamic, Program, Slot
+from minidl.compiler.program import Dynamic, Program, Slot, leaves
 from minidl.compiler.record import CompileError
 from minidl.compiler.replay import ByCalls
 from minidl.core.mode import mode
@@ -209,7 +209,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "a Tensor of an array": (lambda x: x * Tensor(np.ones(2, np.float32)), MAKES),
     "a Tensor of .data": (lambda x: x * Tensor(x.data + 1), TAKES),
     "a leaf of numbers": (lambda x: x * Tensor([1.0, 2.0], requires_grad=True), MAKES),
-    "random numbers": (lambda x: x * minidl.rand(2), MAKES),
+    "a leaf of random numbers": (lambda x: x * minidl.rand(2, requires_grad=True), MAKES),
     "a parameter's dtype": (lambda x: W.to(dtype="float64"), MOVES),
     "an array of no primitive": (lambda x: np.ones(2), r"<lambda> returns an array of shape \(2,\) that no primitive "
                                  r"made; return Tensors that it computed \(PLACE\)$"),
@@ -837,6 +837,139 @@ def test_constants_are_made_anew(what: str) -> None:
     assert compiled.program is not None
     copied = "copy" in names(compiled.program)
     assert copied == (what in ("changed in place", "a part of one, changed", "returned", "a view, returned"))
+
+
+# ---------------------------------------------------------------- random numbers
+RANDOM: dict[str, Callable[[Tensor], Any]] = {
+    "rand": lambda x: x * minidl.rand(8, 2),
+    "rand of float64": lambda x: minidl.rand((2, 3), dtype="float64"),
+    "randn": lambda x: minidl.randn(2, 3),
+    "like another": lambda x: x * minidl.rand_like(x) + minidl.randn_like(x),
+    "randint": lambda x: minidl.randint(-1000, 10**12, (3,)),
+    "labels": lambda x: ops.cross_entropy(x @ minidl.rand(2, 9), minidl.randint(0, 9, x.shape[0])),
+    "randperm": lambda x: minidl.randperm(20),
+    "a batch in random order": lambda x: x[minidl.randperm(x.shape[0])],
+    "Bernoulli": lambda x: x * (minidl.rand(x.shape) < 0.5).float(),
+    "a class by its probability": lambda x: (x.log_softmax(1) - (-minidl.rand_like(x).log()).log()).argmax(1).sum(),
+    "between two numbers": lambda x: minidl.rand(3) * 4 - 2,
+    "of mean and deviation": lambda x: x.mean() + x.exp() * minidl.randn_like(x),
+    "beside dropout": lambda x: (minidl.randn(1), ops.dropout(x, 0.5), minidl.rand(1), minidl.randint(0, 99, 3)),
+    "not read": lambda x: (minidl.rand(2), minidl.randn(2))[1],
+    "written into": lambda x: changed_in_place(minidl.randn(8, 2), x)}
+
+
+@pytest.mark.parametrize("what", RANDOM)
+def test_random_numbers_are_those_of_the_plain_step(what: str) -> None:
+    """Other ones in each step; and the next that are drawn after it."""
+    step, x, found = RANDOM[what], Tensor(np.random.default_rng(0).standard_normal((8, 2), np.float32)), []
+    compiled = minidl.compile(step)
+    for run in (step, compiled):
+        minidl.manual_seed(5)
+        results = [returned if isinstance(returned := run(x), tuple) else (returned,) for _ in range(6)]
+        found.append([tuple(map(bits, each)) for each in results] + [(bits(minidl.rand(3)),)])
+    assert found[0] == found[1]
+    assert len({*found[0]}) > 3            # a class of eight may be the same again
+    assert compiled.recordings == 2
+
+
+# ---------------------------------------------------------------- what people write in a training step
+class Own:
+    """A net of two parts, each with its optimizer."""
+
+    def __init__(self) -> None:
+        minidl.manual_seed(3)
+        self.net = dense(half)()
+        self.layers = [self.net[0], self.net[3]]
+        self.adam = optim.Adam(self.layers[0].parameters(), lr=0.01)
+        self.sgd = optim.SGD(self.layers[1].parameters(), lr=0.1, momentum=0.9)
+
+    def update(self, loss: Tensor, between: Callable[[], object] = lambda: None) -> Tensor:
+        self.adam.zero_grad()
+        self.sgd.zero_grad()
+        loss.backward()
+        between()
+        self.adam.step()
+        self.sgd.step()
+        return loss
+
+
+def accumulated(x: Tensor, labels: Tensor, own: Own) -> None:
+    for half_ in (slice(4), slice(4, 8)):
+        (ops.cross_entropy(own.net(x[half_]), labels[half_]) / 2).backward()
+    own.sgd.step()
+    own.sgd.zero_grad()
+
+
+def clipped_by_hand(x: Tensor, labels: Tensor, own: Own) -> Tensor:
+    def clip() -> None:
+        norm = sum((p.grad * p.grad).sum() for p in own.net.parameters()).sqrt()
+        for p in own.net.parameters():
+            p.grad = p.grad * (0.1 / (norm + 1e-6)).clip(max=1.0)
+    return own.update(ops.cross_entropy(own.net(x), labels), clip)
+
+
+def weighted(x: Tensor, labels: Tensor, own: Own) -> Tensor:
+    weights = Tensor([1.0, 2.0, 0.5])[labels] * (1 + (x[:, 0] > 0).float())
+    losses = ops.cross_entropy(own.net(x), labels, reduction="none")
+    return own.update((losses * weights).sum() / weights.sum())
+
+
+def noisy(x: Tensor, labels: Tensor, own: Own) -> Tensor:
+    """Images, labels and gradients."""
+    some = (minidl.rand(labels.shape) < 0.2).long()
+    labels = labels * (1 - some) + minidl.randint(0, 3, labels.shape) * some
+
+    def noise() -> None:
+        for p in own.net.parameters():
+            p.grad = p.grad + 0.01 * minidl.randn_like(p)
+    return own.update(ops.cross_entropy(own.net(x + 0.1 * minidl.randn_like(x)), labels), noise)
+
+
+def blended(x: Tensor, labels: Tensor, own: Own) -> Tensor:
+    other, share = minidl.randperm(len(x)), minidl.rand(1)
+    y = own.net(x * share + x[other] * (1 - share))
+    return own.update((ops.cross_entropy(y, labels) * share + ops.cross_entropy(y, labels[other]) * (1 - share)).sum())
+
+
+def adversaries(x: Tensor, labels: Tensor, own: Own) -> tuple[Tensor, Tensor]:
+    """Two networks in turns, each with its optimizer."""
+    generator, judge = own.layers
+
+    def loss(images: Tensor, real: bool) -> Tensor:
+        return ops.binary_cross_entropy_with_logits(judge(images), minidl.full((len(x), 3), float(real)))
+    own.sgd.zero_grad()
+    of_judge = loss(generator(x), True) + loss(generator(minidl.randn(x.shape)).detach(), False)
+    of_judge.backward()
+    own.sgd.step()
+    own.adam.zero_grad()
+    of_generator = loss(generator(minidl.randn(x.shape)), True)
+    of_generator.backward()
+    own.adam.step()
+    return of_judge, of_generator
+
+
+TRAININGS: dict[str, Callable[[Tensor, Tensor, Own], Any]] = {
+    "gradients added up": accumulated, "clipped by hand": clipped_by_hand, "a weight for each image": weighted,
+    "noise": noisy, "blended images": blended, "two nets against each other": adversaries,
+    "clipped by their norm": lambda x, labels, own: own.update(
+        ops.cross_entropy(own.net(x), labels), lambda: optim.clip_grad_norm(own.net.parameters(), 0.1)),
+    "clipped by value": lambda x, labels, own: own.update(
+        ops.cross_entropy(own.net(x), labels), lambda: optim.clip_grad_value(own.net.parameters(), 0.01))}
+
+
+@pytest.mark.parametrize("what", TRAININGS)
+def test_a_training_step_of_ones_own(what: str) -> None:
+    """Losses, parameters and random numbers are those of the plain step, which runs before."""
+    losses, trained = [], []
+    for compiled in (False, True):
+        own = Own()
+        step = functools.partial(TRAININGS[what], own=own)
+        run: Any = minidl.compile(step) if compiled else step
+        losses.append([[bits(loss) for loss in leaves(run(*vectors(8, i))) if loss is not None] for i in range(7)])
+        trained.append({**own.net.state_dict(), "next": minidl.rand(3).numpy()})
+    assert losses[0] == losses[1]
+    assert_same_bits(*trained)
+    assert run.recordings <= 3             # a gradient that no optimizer cleared was none before the first
 
 
 @pytest.mark.parametrize("change", [

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from minidl import Tensor, ops
+from minidl.core.rng import generator
 from minidl.ops import cpu as k
 from minidl.ops.common import choice, primitives, shared
 from minidl.ops.common.conv.parts import as_one
@@ -467,6 +468,37 @@ def test_dropout_draws_the_numbers_of_one_generator(shape: tuple[int, ...], dtyp
     philox = np.random.Philox(key=np.array((5, 9), np.uint64))
     kept = np.random.Generator(philox).random(shape, np.float32) >= 0.25
     np.testing.assert_array_equal(k.dropout(x, 0.25, (5, 9)), np.where(kept, x / dtype(0.75), 0))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 10, 100_003])
+def test_random_numbers_are_those_of_one_generator(count: int) -> None:
+    """Each by its formula, however many chunks there are; whatever low and high are, no integer is out of range."""
+    key = (2**64 - 1, 9)
+    for dtype in (np.float32, np.float64):
+        np.testing.assert_array_equal(k.uniform((count,), np.dtype(dtype).name, key),
+                                      generator(key).random(count, dtype), strict=True)
+    u, v = generator(key).random((count + 1, 2))[:(count + 1) // 2].T
+    pairs = np.sqrt(-2 * np.log(1 - u)) * np.array([np.cos(2 * np.pi * v), np.sin(2 * np.pi * v)])
+    normal = k.normal((count,), "float64", key)
+    np.testing.assert_allclose(normal, pairs.T.reshape(-1)[:count], rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(k.normal((count, 1), "float32", key)[:, 0], normal.astype(np.float32), strict=True)
+    words = generator(key).bit_generator.random_raw(count).tolist()
+    for low, high in ((0, 1), (-7, 5), (0, 2**63 - 1), (-2**63, 2**63 - 1), (-2**63, -2**63 + 3)):
+        expected = [low + word % (high - low) for word in words]
+        assert k.integers((count,), low, high, key).tolist() == expected
+
+
+def test_random_numbers_are_distributed_as_they_say() -> None:
+    """By their moments, each within five deviations of the mean; and neighbours are independent."""
+    n = 400_000
+    x = k.normal((n,), "float32", (1, 2)).astype(float)
+    for power, moment, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        assert abs((x**power).mean() - moment) < 5 * (variance / n)**0.5
+    assert abs((x[::2] * x[1::2]).mean()) < 5 * (2 / n)**0.5
+    assert abs((x[:-2] * x[2:]).mean()) < 5 * (1 / n)**0.5
+    np.testing.assert_allclose([np.mean(x > at) for at in (1, 2, 3)], [0.158655, 0.02275, 0.00135], rtol=0.2)
+    counts = np.bincount(k.integers((n,), 0, 10, (1, 3)))
+    assert ((counts - n / 10)**2 / (n / 10)).sum() < 40            # chi-square, of 9 degrees of freedom
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "softmax_grad_x", "log_softmax_grad_x"])

@@ -28,6 +28,7 @@ from minidl.compiler.graph import AsGraph, Text
 from minidl.compiler.program import Slot
 from minidl.core.tensor import wrap
 from minidl.lab.emulator import Memory
+from minidl.ops import create
 from minidl.ops.cuda import launch
 from minidl.ops.cuda.launch import addresses
 from minidl.ops.cuda.launch.addresses import Addresses, Results
@@ -497,3 +498,21 @@ def test_each_replay_draws_anew_what_is_dropped(device: Emulator) -> None:
     for mine, its in zip(found, expected, strict=True):
         near(mine, its)
     assert len({each.tobytes() for each in found}) == len(found)
+
+
+@pytest.mark.slow
+def test_each_replay_draws_other_random_numbers(device: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that the plain step draws on the CPU."""
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        return (x + minidl.randn_like(x), x[minidl.randperm(7)], minidl.randint(-5, 5, (9,)), ops.dropout(x, 0.5),
+                x * minidl.rand_like(x))
+    compiled, found = minidl.compile(step), []
+    for to, run, made in ((there, compiled, cupy.asarray), (Tensor, step, np.asarray)):
+        minidl.manual_seed(5)
+        monkeypatch.setattr(create, "to_device", lambda array, _, made=made: made(array))
+        x = to(random((7, 50), 0))
+        found.append([numbers(y).copy() for _ in range(5) for y in run(x)])
+    replay_of(compiled)
+    for mine, its in zip(*found, strict=True):
+        near(mine, its)
+    assert len({each.tobytes() for each in found[0]}) == len(found[0])

@@ -302,7 +302,8 @@ def test_metrics_are_the_sums(compiled: bool) -> None:
 
 @pytest.mark.parametrize(("loss", "logits", "labels", "kind", "said"), [
     ((2,), (2, 3), (2,), TypeError, "training: the loss is a Tensor of shape (2,) but must be a Tensor of one number, "
-                                    "a batch's mean; compute it with minidl's ops, and .mean()"),
+                                    "a batch's mean, or of one for each image; compute it with minidl's ops, and "
+                                    ".mean()"),
     ((), (), (2,), ValueError, "RunningMetrics: outputs and targets have shapes () and (2,) but must be (n, ...) and "
                                "(n, ...); give one target per image"),
     ((), (2, 3), (3,), ValueError, "RunningMetrics: outputs and targets have shapes (2, 3) and (3,) but must be (n, "
@@ -368,7 +369,7 @@ def test_counters_go_no_further_than(moves: str) -> None:
     """Where they could be seen to be late."""
     metrics, w = RunningMetrics("cpu"), Tensor(np.zeros(2))
     x, labels = Tensor(np.ones((2, 3), np.float32)), Tensor(np.array([0, 1]))
-    view = metrics.sums.reshape(1, 2)
+    view = metrics.sums.reshape(1, 3)
 
     def step() -> Tensor:
         metrics.update(ops.cross_entropy(x, labels), x, labels)

@@ -112,6 +112,24 @@ def test_ranks_average_by_what_counts(folder: Path) -> None:
 
 @pytest.mark.slow
 @needs_mpi
+def test_ranks_with_all_that_fit_is_told(folder: Path) -> None:
+    alone = trainings.options()
+    for name in [name for name in alone if name.startswith("False")]:
+        np.testing.assert_array_equal(alone[name], alone[name.replace("False", "True")], err_msg=name)
+    assert_near(result_of(3, "options", folder), alone)
+
+
+@pytest.mark.slow
+@needs_mpi
+def test_ranks_diverge_in_the_same_step(tmp_path: Path) -> None:
+    result_of(2, "diverging", tmp_path, tmp_path)
+    for rank in (0, 1):
+        said = (tmp_path / f"{rank}.txt").read_text().splitlines()
+        assert [line.partition(":")[2].partition(":")[0] for line in said] == [" diverged in step 5 (epoch 1)"] * 2
+
+
+@pytest.mark.slow
+@needs_mpi
 @pytest.mark.parametrize("ranks", tiered([2, 3], fast=0, slow=1))
 def test_ranks_that_take_different_ways_are_an_error(ranks: int, tmp_path: Path) -> None:
     """On all of them, in the same words; in a compiled step, too. They would hang, or add up what is not the same."""

@@ -94,6 +94,56 @@ def ignoring() -> dict[str, np.ndarray]:
     return found
 
 
+class Two(nn.Module):
+    """A net of two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        minidl.manual_seed(3)
+        self.rows, self.ids, self.last = nn.Linear(6, 4), nn.Embedding(9, 4), nn.Linear(4, 3)
+
+    def forward(self, rows: Tensor, ids: Tensor) -> Tensor:
+        return self.last((self.rows(rows) + self.ids(ids)).tanh())
+
+
+def options() -> dict[str, np.ndarray]:
+    """Steps of several batches, clipped, of two inputs, whose images and labels have weights; and a metric of the whole
+    set. The last step of an epoch has one image."""
+    random, found = np.random.default_rng(1), {}
+    rows, ids, labels = random.standard_normal((50, 6)), random.integers(0, 9, 50), random.integers(0, 3, 50)
+    weights = random.integers(0, 3, 50) * 0.5
+    weights[7:14] = 0
+    for compiled in (False, True):
+        model = Two().to(DEVICE, dtype="float64")
+        train, test = (data.DataLoader(((rows, ids), labels, weights), size, shuffle=False, device=DEVICE)
+                       for size in (7, 20))
+        history = training.fit(
+            model, optim.Adam(model.parameters(), 0.05), train, test, epochs=3, compiled=compiled, accumulate=3,
+            clip=0.1, loss=lambda o, t: ops.cross_entropy(o, t, ignore_index=0, reduction="none"), progress=False,
+            metrics={"median": training.WholeSet(lambda o, t: float(np.median(o[:, 0]) + t[3]))}, say=None)
+        found |= {f"{compiled} {key}": t.numpy() for key, t in model.named_tensors()}
+        found[f"{compiled} metrics"] = np.array([[line[name] for name in (
+            "train_loss", "test_loss", "train_accuracy", "test_accuracy", "test_median")] for line in history])
+    return found
+
+
+def diverging(file: str) -> dict[str, np.ndarray]:
+    """An image that is not finite, on one rank alone, in the fifth step."""
+    rows, said = np.ones((40, 6)), []
+    rows[4 * 8 + 7] = np.nan
+    for compiled in (False, True):
+        minidl.manual_seed(1)
+        model = nn.Linear(6, 3).to(DEVICE, dtype="float64")
+        batches = data.DataLoader((rows, np.arange(40) % 3), 8, shuffle=False, device=DEVICE)
+        try:
+            training.fit(model, optim.SGD(model.parameters(), 0.1), batches, batches, epochs=2, compiled=compiled,
+                         progress=False, say=None)
+        except training.Diverged as error:
+            said.append(str(error))
+    Path(file).joinpath(f"{distributed.current().rank}.txt").write_text("\n".join(said))
+    return {}
+
+
 def first_part(folder: str) -> dict[str, np.ndarray]:
     """Stopped by a callback in the middle of the second epoch, after a checkpoint of step 14."""
     class Stop:
@@ -312,8 +362,8 @@ def ways(file: str) -> dict[str, np.ndarray]:
 
 
 WHAT: dict[str, Callable[..., dict[str, np.ndarray]]] = {
-    each.__name__: each for each in (all_kinds, alike, ignoring, first_part, second_part, by_hand, called, broken,
-                                     only_statistics, draws, leaves, replays, in_place, ways)}
+    each.__name__: each for each in (all_kinds, alike, ignoring, options, diverging, first_part, second_part, by_hand,
+                                     called, broken, only_statistics, draws, leaves, replays, in_place, ways)}
 
 if __name__ == "__main__":
     distributed.start()

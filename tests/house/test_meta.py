@@ -94,8 +94,8 @@ BASE = ("numpy", *(f"{CORE}/{name}" for name in ("contexts", "mode", "tensor", "
                                                    "rng")), OPS)
 NN = tuple(f"minidl/nn/{name}" for name in ("__init__", "containers", "habits", "init", "layers", "losses", "module",
                                             "parameter", "table"))         # all but weights
-NAMES = {"arrays": ("arrange", "basic", "contraction", "indexing", "methods", "operators", "select", "shapes",
-                    "statistics"),
+NAMES = {"arrays": ("arrange", "basic", "contraction", "functions", "indexing", "methods", "operators", "select",
+                    "shapes", "statistics"),
          "layers": ("activation", "attention", "conv", "linear", "lookup", "norm", "pool", "resample", "units"),
          "losses": ("criteria", "loss", "nll")}
 FAMILIES = tuple(f"{OPS}/{group}/{name}" for group, names in NAMES.items() for name in names)
@@ -168,7 +168,8 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{OPS}/__init__", (f"{CORE}/tensor", f"{OPS}/second", f"{COMMON}/op",
                          f"{COMMON}/backend", f"{COMMON}/primitives", f"{COMMON}/curves",
                          f"{COMMON}/geometry/sets", *FAMILIES)),
-    (f"{OPS}/create", ("numpy", f"{CORE}/mode", f"{CORE}/rng", f"{CORE}/device", f"{CORE}/tensor", GEOMETRY)),
+    (f"{OPS}/create", ("numpy", f"{CORE}/mode", f"{CORE}/rng", f"{CORE}/device", f"{CORE}/tensor", GEOMETRY,
+                      f"{COMMON}/backend")),
     ("minidl/compiler/graph", ("cupy", "numpy", f"{CORE}/device", f"{CORE}/mode", f"{CORE}/pools", f"{CORE}/tensor",
                                f"{COMMON}/primitives",
                                f"{CUDA}/launch/addresses", "minidl/compiler")),
@@ -183,7 +184,8 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     *((f"minidl/nn/weights{file}", ("h5py", "safetensors", f"{CORE}/version", "minidl/nn/weights", *more, *BASE))
       for file, more in (("/__init__", ("minidl/nn/init", "minidl/__init__")), ("/keras", NN),
                          ("/safetensors", ("minidl/nn/habits",)), ("", ()))),
-    ("minidl/nn", (*NN, *BASE)),
+    ("minidl/nn/utils", ("minidl/optim/clip",)),
+    ("minidl/nn", ("minidl/nn/utils", *NN, *BASE)),
     ("minidl/optim", ("minidl/core/pools", "minidl/optim", *BASE)),
     ("minidl/data/chance", ("numpy", f"{CORE}/rng")),
     ("minidl/data/items", ("numpy",)),
@@ -350,7 +352,8 @@ def test_a_circle_is_found(module: str, line: str, files: list[set[str]], wings:
 
 # ---------------------------------------------------------------- op bodies touch arrays only through k
 SHAPE_FACTS = {"shape", "dtype", "ndim", "size"}
-SHAPE_READERS = {"_shape", "tuple", "zip", "enumerate", "len"}         # may be handed arrays: they look at shapes
+# These may be handed arrays: they look at shapes and dtypes
+SHAPE_READERS = {"_shape", "_numbers", "tuple", "zip", "enumerate", "len"}
 SHAPE_NUMPY = {"cumsum"}                                               # NumPy on tuples of sizes
 
 

@@ -39,7 +39,7 @@ PLANTED = [
     ("minidl.load(twin, path)", "minidl.load(path, twin)", "Path"),
     ("eval()(Tensor(images))", "eval()(images)", "ndarray")]
 TABLES = {"ACTIVATIONS", "CONV_ALGORITHMS", "OPS"}
-SEVERAL = {"split"}                        # ops that give several Tensors
+SEVERAL = {"split", "unique"}                        # ops that give several Tensors
 
 
 def public(module: ModuleType) -> set[str]:
@@ -173,11 +173,13 @@ FILTERS, ONE = np.ones((4, 4, 2, 2), np.float32), np.ones((1, 4, 4), np.float32)
 OWN: dict[str, dict[str, Any]] = {
     "adaptive_avg_pool2d": {"x": FLOATS, "output_size": 1}, "avg_pool2d": {"x": FLOATS}, "max_pool2d": {"x": FLOATS},
     "conv1d": {"x": ONE, "w": np.ones((4, 4, 2), np.float32)}, "conv2d": {"x": FLOATS, "w": FILTERS},
+    "conv3d": {"x": FLOATS[None], "w": np.ones((4, 1, 2, 2, 2), np.float32)},
     "conv_transpose2d": {"x": FLOATS, "w": FILTERS}, "local_response_norm": {"x": FLOATS},
     "pixel_shuffle": {"x": FLOATS, "upscale_factor": 2}, "interpolate": {"x": FLOATS, "size": 4},
     "einsum": {"equation": "ij,jk->ik"}, "expand": {"x": VALUES, "shape": (3, 4)}, "outer": {"x": VALUES, "y": VALUES},
     "group_norm": {"num_groups": 2}, "layer_norm": {"normalized_shape": 4}, "pad": {"widths": (1, 2)},
     "scaled_dot_product_attention": {"query": ROWS, "key": ROWS, "value": ROWS, "attn_mask": ROWS > 0.5},
+    "dropout2d": {"x": FLOATS, "key": (1, 2)},
     "split": {"sizes": np.array([1, 3])}, "dropout": {"key": (1, 2)}, "getitem": {"index": 1}, "stack": {"axis": 0},
     "concatenate": {"axis": 0}, "squeeze": {"axis": None}, "gradcheck": {"fn": lambda x: (x * x).sum()},
     "gradgradcheck": {"fn": lambda x: (x * x).sum()},
@@ -185,6 +187,7 @@ OWN: dict[str, dict[str, Any]] = {
                    "std": np.array([0.25])},
     "Dataset": {"images": PICTURES}, "random_split": {"sizes": np.array([3, 1])},
     "mixup": {"images": IMAGES, "key": (1, 2)}, "dirac_": {"tensor": FILTERS}, "Muon": {"params": [ROWS]},
+    "predict": {"model": nn.Identity(), "batches": ROWS},
     "clip_grad_norm": {"params": [ROWS]}, "clip_grad_value": {"params": [ROWS]},
     "Optimizer": {"common": {"lr": 0.1}}, "clip": {"low": 0.5}, "summary": {"net": nn.Identity(), "inputs": [ROWS[:1]]},
     "Rates": {"table": ROWS, "position": INTEGERS[:1]}, "average": {"share": np.array(0.5)},

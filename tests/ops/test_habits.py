@@ -114,7 +114,7 @@ def test_a_page_that_differs_is_found_and_written(tmp_path: Path, capsys: pytest
 
 def test_traps_of_the_page() -> None:
     x = Tensor([[1.0, 2.0], [3.0, 3.0]], requires_grad=True)
-    assert x.transpose(0, 1).tolist() == x.tolist() != x.swapaxes(0, 1).tolist() == x.permute(1, 0).tolist()
+    assert x.transpose((0, 1)).tolist() == x.tolist() != x.transpose(0, 1).tolist() == x.permute(1, 0).tolist()
     assert x.max(axis=1).tolist() == np.max(x, 1).tolist() == [2.0, 3.0]
     for pairs in (lambda: x.max(1), lambda: x.min(dim=1), lambda: ops.max(x, 1)):
         with pytest.raises(TypeError, match=r"^(max|min): "):
@@ -199,7 +199,7 @@ def test_gradients_of_methods_are_recorded() -> None:
 
 
 @pytest.mark.parametrize(("step", "words"), [
-    (lambda x: x + Tensor(np.zeros(2)), "makes a Tensor from data"), (lambda x: x * minidl.randn(2), "makes a Tensor"),
+    (lambda x: x + Tensor(np.zeros(2)), "makes a Tensor from data"),
     (lambda x: x * x.sum().item(), "reads a Tensor's"),
     (lambda x: x.requires_grad_(), "changes whether a Tensor requires a gradient")])
 def test_what_cannot_be_recorded_is_refused(step: Callable[[Tensor], Any], words: str) -> None:

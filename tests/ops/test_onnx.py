@@ -92,7 +92,8 @@ PAIR = images(2, 4, 6), images(2, 4, 6)
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "arithmetic": (lambda x, y: (x + y, x - 2, 3 * y, x / (y * y + 1.0), -x, (x * x) ** 1.5), PAIR),
     "functions": (lambda x, y: (ops.exp(x), ops.log(x * x + 1.0), ops.sqrt(x * x), ops.sigmoid(y),
-                                ops.rsqrt(x * x + 1.0)), PAIR),
+                                ops.rsqrt(x * x + 1.0), ops.sin(x), ops.cos(x), ops.sign(x), ops.floor(x * 3),
+                                ops.ceil(x * 3), ops.round(x * 3), ops.erf(x)), PAIR),
     "comparisons": (lambda x, y: (x > y, x >= 0, x < y, x <= 0.5, ops.eq(x, y), ops.ne(x, y)), PAIR),
     "reductions": (lambda x, y: (x.sum(axis=1), y.mean(axis=(1, 2), keepdims=True), x.max(axis=-1), x.argmax(axis=1),
                                  x.sum(axis=0), x.mean()), PAIR),
@@ -256,9 +257,12 @@ def test_an_op_without_a_row_is_refused_by_its_name(tmp_path: Path, name: str) -
     calls: dict[str, Callable[[Tensor], Tensor]] = {
         "argsort": lambda x: x.sort()[0], "gather": lambda x: ops.gather(x, 1, np.zeros(x.shape, int)),
         "dropout": lambda x: ops.dropout(x, 0.5),
+        "dropout2d": lambda x: ops.dropout2d(x.reshape(-1, 4, 1, 1), 0.5),
+        "one_hot": lambda x: ops.one_hot([0, 1, 0][:x.shape[0]], 3),
+        **{each: getattr(ops, each) for each in ("log1p", "expm1", "tril", "triu")},
         "cross_entropy": lambda x: ops.cross_entropy(x, [0, 1, 0][:x.shape[0]]),
         "nll_loss": lambda x: ops.nll_loss(x, [0, 1, 0][:x.shape[0]])}
-    message = "^onnx.export: .*drops values" if name == "dropout" else f"^onnx.export: op '{name}' has no row"
+    message = "^onnx.export: .*drops values" if name.startswith("dropout") else f"^onnx.export: op '{name}' has no row"
     with pytest.raises(ValueError, match=message):
         exporter.export(calls.get(name, lambda x: getattr(ops, name)(x, x)), tmp_path / "net.onnx",
                         images(2, 4))

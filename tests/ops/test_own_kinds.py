@@ -290,8 +290,10 @@ def losses(of: nn.Module, x: Tensor, compiled: bool) -> list[Any]:
         loss.backward()
         return loss
     run = minidl.compile(step) if compiled else step
-    found = [np.array(run(x).data) for _ in range(3)]
-    return [*found, *(np.array(p.grad.data) for p in of.parameters() if p.grad is not None)]
+
+    def copied(t: Tensor) -> np.ndarray:
+        return t.data.get() if t.device == "cuda" else np.array(t.data)
+    return [*(copied(run(x)) for _ in range(3)), *(copied(p.grad) for p in of.parameters() if p.grad is not None)]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -347,30 +349,47 @@ __global__ void add(const float* x, const float* w, float* y, int inner, int col
     assert re.search(r"linear atomic y: 6 cases .*; of \d two runs differ in bits \(atomics\)", capsys.readouterr().out)
 
 
-# ---------------------------------------------------------------- on the emulated GPU, by its own launchers
-@pytest.mark.deep
-@on_cuda
-def test_what_a_gpu_does_not_do_yet_is_refused(submission: None, tmp_path: Path,
-                                               monkeypatch: pytest.MonkeyPatch) -> None:
-    """Filling a file's constant memory, and own kernels of other ops than convolutions."""
-    from emulator import Emulator
-    from ops.test_own_conv import moved
-
-    from minidl.core.tensor import wrap
+# ---------------------------------------------------------------- on the emulated GPU, by its own launchers, and on one
+def submitted() -> Callable[[], nn.Module]:
+    """What makes a net of all that is registered: two convolutions fill the same memory."""
     from minidl.zoo.own import import_file
 
     import_file("my_conv.py")
     for register in REGISTER.values():
         register()
+
+    def build() -> nn.Module:
+        minidl.manual_seed(3)
+        return nn.Sequential(nn.Conv2d(1, 2, 1, algorithm="mine"), nn.Conv2d(2, 2, 3, algorithm="mine"),
+                             *net("mine")[1:])
+    return build
+
+
+@pytest.mark.deep
+@on_cuda
+def test_a_students_kernels_train_on_the_emulated_gpu(submission: None, tmp_path: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convolution with its filters in constant memory, and a linear layer, poolings and an activation: the numbers of
+    the CPU, plain and compiled; minidl adds the biases."""
+    from emulator import Emulator
+    from ops.test_own_conv import moved
+
+    from minidl.core.tensor import wrap
+    from minidl.ops import cuda
+
+    build = submitted()
+    monkeypatch.setattr(cuda.conv, "fastest", lambda direction, g, dtype, arguments, able: "implicit_gemm")
+    monkeypatch.setattr("minidl.compiler.step.can_be_captured", lambda program: False)       # no graph without a GPU
     x = np.random.default_rng(0).standard_normal((4, 1, 9, 9)).astype(np.float32)
     (tmp_path / "emulated").mkdir()
     with warnings.catch_warnings(), Emulator(tmp_path / "emulated").running() as gpu:
         warnings.simplefilter("ignore")
-        images = wrap(gpu.memory.asarray(x))
-        with pytest.raises(ValueError, match=r"launch: Mc of new-forward\.cu cannot be filled on a GPU; pass"):
-            moved(nn.Conv2d(1, 2, 3, algorithm="mine"), gpu)(images)
-        with pytest.raises(TypeError, match="is a primitive of NumPy arrays alone"):
-            moved(nn.Linear(81, 2, algorithm="mine"), gpu)(images.reshape(4, 81))
+        want = losses(build(), Tensor(x), False)
+        for compiled in (False, True):
+            got = losses(moved(build(), gpu), wrap(gpu.memory.asarray(x)), compiled)
+            for one, other in zip(got, want, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        assert {"conv_forward_kernel", "product", "pool", "pool_back", "relu"} <= gpu.launched
 
 
 @pytest.mark.slow
@@ -390,3 +409,26 @@ int main() { k<<<1, 1>>>(0, 0, 1, true); }""")
         x, y = gpu.memory.asarray(np.arange(8, dtype=np.float32)), gpu.memory.asarray(np.zeros(8, np.float32))
         minidl.kernel("k.cu", "k")((1,), (32,), x, y, 2, True)
         assert np.array(y).tolist() == [2, 0, 0, 0, 10, 0, 0, 0]
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("fp32")
+@pytest.mark.filterwarnings("ignore: .* has no kernel for the cpu")
+def test_gpu_a_students_kernels_train(submission: None) -> None:
+    """The numbers of the CPU, plain and as a graph."""
+    build, x = submitted(), np.random.default_rng(0).standard_normal((4, 1, 9, 9)).astype(np.float32)
+    want = losses(build(), Tensor(x), False)
+    for compiled in (False, True):
+        got = losses(build().to("cuda"), Tensor(x, device="cuda"), compiled)
+        for one, other in zip(got, want, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["conv2d", *REGISTER])
+def test_gpu_kernels_of_a_kind_are_checked(kind: str, submission: None, capsys: pytest.CaptureFixture[str]) -> None:
+    if kind == "conv2d":
+        assert cli.main(["check", "my_conv.py", "--device", "cuda", "--shapes", "8"]) == 0
+        return
+    REGISTER[kind]()
+    assert {each.differing for each in check("mine", kind, device="cuda", shapes=8).values()} == {0}

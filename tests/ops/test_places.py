@@ -18,9 +18,10 @@ from minidl import Tensor, data, init, nn, ops, optim
 
 # What PyTorch calls an argument -> what it is called here
 RENAMED = {
-    "input": ("x", "logits", "log_p", "ids", "condition"), "target": ("labels", "y", "path"), "weight": ("w",),
-    "bias": ("b",), "dim": ("axis",), "dims": ("axis",), "keepdim": ("keepdims",), "kernel_size": ("size",),
-    "start_dim": ("start",), "min": ("low",), "max": ("high",), "other": ("y",), "vec2": ("y", "other"),
+    "input": ("x", "logits", "log_p", "ids", "labels", "condition"), "target": ("labels", "y", "path"),
+    "weight": ("w",), "bias": ("b",), "dim": ("axis",), "dims": ("axis",), "keepdim": ("keepdims",),
+    "kernel_size": ("size",), "start_dim": ("start",), "min": ("low",), "max": ("high",), "other": ("y",),
+    "vec2": ("y", "other"),
     "chunks": ("count",), "exponent": ("p",), "tensor": ("x",), "split_size_or_sections": ("sizes",),
     "val": ("value",), "a": ("low",), "b": ("high",), "fn": ("function",), "param": ("tensor",),
     "state_dict": ("state",), "mode": ("training",), "obj": ("model",), "f": ("path",), "ext_tensor": ("x",),
@@ -28,12 +29,13 @@ RENAMED = {
 # PyTorch's functions in C, by its documentation
 PLACES = {
     **dict.fromkeys(("abs", "exp", "log", "sqrt", "rsqrt", "neg", "clone", "silu", "relu", "sigmoid", "tanh",
-                     "hardsigmoid"),
+                     "hardsigmoid", "sin", "cos", "log1p", "expm1", "erf", "sign", "round", "floor", "ceil"),
                     "input"),
-    **dict.fromkeys(("add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "matmul"),
+    **dict.fromkeys(("add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "matmul",
+                     "remainder", "floor_divide"),
                     "input other"),
     "pow": "input exponent", "outer": "input vec2", "where": "condition input other",
-    **dict.fromkeys(("conv1d", "conv2d"), "input weight bias stride padding dilation groups"),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), "input weight bias stride padding dilation groups"),
     "conv_transpose2d": "input weight bias stride padding output_padding groups dilation",
     "linear": "input weight bias", "avg_pool2d": "input kernel_size stride padding ceil_mode count_include_pad",
     "max_pool2d": "input kernel_size stride padding dilation ceil_mode return_indices", "gelu": "input",
@@ -47,6 +49,8 @@ PLACES = {
     "flatten": "input start_dim end_dim", "squeeze": "input dim", "unsqueeze": "input dim", "flip": "input dims",
     "gather": "input dim index", "clip": "input min max", "concatenate": "tensors dim", "stack": "tensors dim",
     "einsum": "equation operands", "split": "tensor split_size_or_sections dim",
+    **dict.fromkeys(("tril", "triu"), "input diagonal"), "unique": "input sorted return_inverse return_counts dim",
+    "one_hot": "input num_classes",
     # methods
     **dict.fromkeys(("all", "any", "amax", "amin"), "input dim keepdim"), "logsumexp": "input dim keepdim",
     "sort": "input dim descending", "topk": "input k dim largest sorted", "chunk": "input chunks dim",

@@ -5,6 +5,7 @@ More: python tests/random_nets.py --nets 5000 [--device cuda].
 
 from __future__ import annotations
 
+import re
 import types
 from collections import Counter
 from typing import Any
@@ -167,6 +168,22 @@ def twins_layers(torch: Any) -> dict[str, Any]:
             parts = self.parts.values() if isinstance(self.parts, layers.ModuleDict) else self.parts
             return torch.cat([part(x) for part in parts], 1)
 
+    class First(layers.Module):
+        def __init__(self, body: Any, inputs: int = 1):
+            super().__init__()
+            self.body, self.inputs = body, inputs
+
+        def forward(self, x: Any) -> Any:
+            return self.body(*[x] * self.inputs)[0]
+
+    class Deep(layers.Module):
+        def __init__(self, body: Any):
+            super().__init__()
+            self.body = body
+
+        def forward(self, x: Any) -> Any:
+            return self.body(x.unsqueeze(1)).squeeze(1)
+
     class Means(layers.Module):
         def forward(self, x: Any) -> Any:
             return x.mean(1)
@@ -179,12 +196,13 @@ def twins_layers(torch: Any) -> dict[str, Any]:
     vars(both).update(ScaledTanh=ScaledTanh, Subsample2d=Subsample2d, TableConv2d=TableConv2d, RBF=RBF,
                       LocallyConnected2d=LocallyConnected2d, Hardsigmoid=Hardsigmoid,
                       GELU=lambda how="none": layers.GELU(approximate=how))
-    return {"nn": both, "optim": torch.optim, "Residual": Residual, "Beside": Beside, "Means": Means}
+    return {"nn": both, "optim": torch.optim, "Residual": Residual, "Beside": Beside, "First": First,
+            "Deep": Deep, "Means": Means}
 
 
 def without_dropout(net: Net) -> Net:
     """Its masks are minidl's own."""
-    layers = tuple(layer.replace("Dropout(0.3)", "Dropout(0.0)") for layer in net.layers)
+    layers = tuple(re.sub(r"(Dropout(2d)?)\(0.3\)", r"\1(0.0)", layer) for layer in net.layers)
     return Net(net.number, layers, net.loss, net.optimizer, net.shape, net.tokens)
 
 

@@ -26,8 +26,11 @@ FEW, SOME, PLANTED = 2, 12, 6              # cases of an op: in the fast tier, i
 # Closures that call what no gradient of minidl's own calls: k, gy, x -> the gradient
 CLOSURES: dict[str, Callable[..., Any]] = {
     **{name: lambda k, gy, x, name=name: k.mul(gy, getattr(k, name)(x)) for name in (
-        "abs", "copy", "elu", "exp", "gelu", "gelu_tanh", "hardsigmoid", "leaky_relu", "log", "relu", "rsqrt",
-        "sigmoid", "silu", "softplus", "sqrt", "tanh")},
+        "abs", "ceil", "copy", "cos", "elu", "erf", "exp", "expm1", "floor", "gelu", "gelu_tanh", "hardsigmoid",
+        "leaky_relu", "log", "log1p", "relu", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "softplus", "sqrt",
+        "tanh")},
+    "remainder and floor_divide": lambda k, gy, x: k.mul(gy, k.add(k.remainder(x, 1), k.floor_divide(x, 0.3))),
+    "tril and triu": lambda k, gy, x: k.mul(gy, k.add(k.tril(x, 0), k.mul(x, k.triu(x, 1)))),
     "sub and le": lambda k, gy, x: k.where(k.le(x, 1), k.sub(gy, x), k.mul(gy, x)),
     "maximum and ge": lambda k, gy, x: k.where(k.ge(x, 1), gy, k.maximum(gy, x)),
     "minimum and ne": lambda k, gy, x: k.where(k.ne(x, 1), k.minimum(gy, x), gy),
@@ -117,6 +120,29 @@ def test_op(op: str, count: int) -> None:
     assert not problems(spread(CASES[op], count))
 
 
+# ---------------------------------------------------------------- on a GPU
+def orders(case: Case, where: str) -> list[np.ndarray]:
+    """The gradients, and those of their squares' sum; 0 where there are none."""
+    xs = [Tensor(x, requires_grad=True, device=where) for x in case.arrays()]
+    y = case.call(*xs, **case.options)
+    gy = Tensor(np.random.default_rng(0).standard_normal(y.shape), device=where)
+    first = minidl.grad(y, xs, gy, create_graph=True, allow_unused=True)
+    again = [(g * g).sum() for g in first if g is not None and g.requires_grad]
+    second = minidl.grad(again, xs, [None] * len(again), allow_unused=True) if again else []
+    found = [*zip(xs, first), *zip(xs, second)]
+    assert all(g is None or g.device == where for _, g in found)
+    return [np.zeros(x.shape) if g is None else g.detach().numpy() for x, g in found]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", CASES)
+def test_gpu_op(op: str) -> None:
+    """The CPU's numbers, in float64."""
+    for case in spread(CASES[op], SOME):
+        for got, want in zip(orders(case, "cuda"), orders(case, "cpu"), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-9 * np.abs(want).max(initial=1), err_msg=str(case))
+
+
 # ---------------------------------------------------------------- planted faults
 RULES_OF: dict[str, list[str]] = {}        # a rule: the ops whose gradients call it, found by running each
 
@@ -161,8 +187,9 @@ def cut(rule: Callable[..., Any], at: int) -> Callable[..., Any]:
 
 # Rules whose results do not depend on these arguments but by what they decide: (rule, argument)
 DECIDE = {(name, 1) for name in ("relu_grad_x", "leaky_relu_grad_x", "hardsigmoid_grad_x", "clip_grad_x")} | {
-    ("where", 0), ("max_grad_x", 1), ("max_grad_x", 2), ("ones_like", 0), ("sign", 0)} | {
-    (name, at) for name in ("gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin") for at in (0, 1)}
+    ("where", 0), ("max_grad_x", 1), ("max_grad_x", 2)} | {
+    (name, 0) for name in ("ones_like", "sign", "round", "floor", "ceil")} | {
+    (name, at) for name in ("gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin", "floor_divide") for at in (0, 1)}
 TRUTHS = {"gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin"}            # which are no floating numbers
 
 
@@ -257,6 +284,41 @@ def test_each_grad_has_memory_of_its_own() -> None:
     assert y.grad.tolist() == [1.0, 1.0]
 
 
+def test_a_gradient_that_is_kept_has_a_graph() -> None:
+    """Of what an op made, by backward; grad() leaves it alone."""
+    x = vector(2.0)
+    y = x * x
+    y.retain_grad()
+    z = (y ** 2).sum()
+    assert minidl.grad(z, x, retain_graph=True)[0].tolist() == [32.0]
+    assert y.grad is None
+    z.backward(create_graph=True)
+    assert (y.grad.tolist(), minidl.grad(y.grad.sum(), x)[0].tolist()) == ([8.0], [8.0])
+
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    **{kind.__name__: (lambda kind=kind: kind(3, 2, num_layers=2, bidirectional=True), (3, 2, 3))
+       for kind in (nn.RNN, nn.LSTM, nn.GRU)},
+    "MultiheadAttention": (lambda: nn.MultiheadAttention(4, 2, batch_first=True), (2, 3, 4)),
+    "Conv3d": (lambda: nn.Conv3d(2, 2, 2, padding="same"), (1, 2, 3, 2, 3)),
+    "Dropout2d": (lambda: nn.Sequential(nn.Conv2d(2, 4, 3, padding="same"), nn.Tanh(), nn.Dropout2d(0.0)),
+                  (1, 2, 4, 3)),
+}
+
+
+@pytest.mark.parametrize("layer", tiered(LAYERS, slow=4, fast=2))
+def test_layers_of_several_ops(layer: str) -> None:
+    minidl.manual_seed(1)
+    make, shape = LAYERS[layer]
+    net = make().to("float64")
+
+    def fn(x: Tensor) -> Tensor:
+        y = net(*[x] * 3) if layer == "MultiheadAttention" else net(x)
+        return y[0] if isinstance(y, tuple) else y
+    x = Tensor(np.random.default_rng(0).standard_normal(shape), requires_grad=True)
+    assert minidl.gradgradcheck(fn, [x], max_jacobian=100, directions=2, atol=1e-5, rtol=1e-5)
+
+
 def test_grad_by_what_is_no_leaf_runs_no_other_closure() -> None:
     x, w = vector(2.0), vector(5.0)
     ran = []
@@ -344,10 +406,11 @@ class Critic(nn.Module):
         return self.head(self.features(x).flatten(1))
 
 
-def penalty_step(tied: bool, frozen: bool, norm: bool) -> tuple[Callable[[Tensor], Tensor], nn.Module]:
+def penalty_step(tied: bool, frozen: bool, norm: bool,
+                 device: str = "cpu") -> tuple[Callable[[Tensor], Tensor], nn.Module]:
     """A gradient penalty whose gradient two optimizers take, clipped, over two backward passes."""
     minidl.manual_seed(3)
-    critic = Critic(norm)
+    critic = Critic(norm).to(device)
     if frozen:
         critic.features[0].requires_grad_(False)
     if tied:
@@ -384,6 +447,19 @@ def test_a_compiled_gradient_penalty_is_the_plain_one(tied: bool, frozen: bool, 
     for (name, a), b in zip(net.state_dict().items(), twin.state_dict().values(), strict=True):
         np.testing.assert_array_equal(a.numpy() if isinstance(a, Tensor) else a,
                                       b.numpy() if isinstance(b, Tensor) else b, err_msg=name)
+
+
+@pytest.mark.gpu
+def test_gpu_a_compiled_gradient_penalty_is_the_plain_one(fp32: None) -> None:
+    """As a graph; to rounding, since compiled steps fuse calls."""
+    xs = np.random.default_rng(0).standard_normal((5, 6, 1, 8, 8)).astype(np.float32)
+    found = []
+    for compiled in (False, True):
+        step, net = penalty_step(False, False, True, "cuda")
+        step = minidl.compile(step) if compiled else step
+        losses = [step(Tensor(x, device="cuda")).item() for x in xs]
+        found.append([*losses, *(value.sum() for value in net.state_dict().values())])
+    np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-4)
 
 
 # ---------------------------------------------------------------- what is refused

@@ -141,7 +141,7 @@ def flatten(rng: Rng) -> Trial:
 def transpose(rng: Rng) -> Trial:
     sizes = shape(rng, 1)
     order = tuple(int(a) for a in rng.permutation(len(sizes)))
-    return Trial((normal(rng, sizes),), lambda x: x.transpose(*order), lambda x: x.permute(order),
+    return Trial((normal(rng, sizes),), lambda x: x.transpose(order), lambda x: x.permute(order),
                  {"order": order})
 
 
@@ -264,13 +264,15 @@ def weighed(rng: Rng) -> tuple[np.ndarray, dict[str, Any], dict[str, Any]]:
     if ignored is not None:
         labels[rng.random(n) < 0.3] = ignored
         labels[0] = min(2, classes - 1)                          # the mean of none is NaN
-    reduction = pick(rng, ("mean", "sum", "none"))
+    reduction, pixels = pick(rng, ("mean", "sum", "none")), pick(rng, ((), (), (3,), (2, 4), (1, 2, 3)))
+    labels = np.array(np.broadcast_to(labels.reshape(n, *(1 for _ in pixels)), (n, *pixels)))
+    labels.reshape(-1)[1:] = rng.permutation(labels.reshape(-1)[1:])
     if (labels == ignored).all():
         reduction = "sum"
     ours = {"labels": labels, "weight": None if weight is None else Tensor(weight), "ignore_index": ignored}
     theirs = {"target": torch.tensor(labels), "weight": None if weight is None else torch.tensor(weight),
               "ignore_index": -100 if ignored is None else ignored}
-    return pick(rng, (1, 10, 100)) * normal(rng, (n, classes)), ours | {"reduction": reduction}, theirs | {
+    return pick(rng, (1, 10, 100)) * normal(rng, (n, classes, *pixels)), ours | {"reduction": reduction}, theirs | {
         "reduction": reduction}
 
 
@@ -295,6 +297,15 @@ def of_two(name: str, **options: Any) -> Callable[[Rng], Trial]:
     return trial
 
 
+def divergence(rng: Rng) -> Trial:
+    """Of log probabilities and a target that has zeros, where PyTorch's gradient by it is NaN, or logarithms too."""
+    sizes, how = shape(rng, 1), {"reduction": pick(rng, ("mean", "sum", "none", "batchmean")),
+                                 "log_target": pick(rng, (False, True))}
+    target = normal(rng, sizes) if how["log_target"] else np.maximum(rng.uniform(-0.5, 1, sizes), 0)
+    return Trial((normal(rng, sizes),), lambda x: ops.kl_div(x, Tensor(target), **how),
+                 lambda x: F.kl_div(x, torch.tensor(target), **how), how)
+
+
 def yes_or_no(rng: Rng) -> Trial:
     sizes, how = shape(rng, 1), {"reduction": pick(rng, ("mean", "sum", "none"))}
     factor, target = rng.uniform(0.5, 3, sizes[-1]), rng.uniform(0, 1, sizes)
@@ -306,6 +317,19 @@ def yes_or_no(rng: Rng) -> Trial:
 def few(rng: Rng, sizes: Shape) -> np.ndarray:
     """Values of which some are equal."""
     return np.array(rng.integers(0, 3, sizes), float)
+
+
+def halves(rng: Rng, sizes: Shape) -> np.ndarray:
+    """Values of which some are as far from one integer as from the next."""
+    return np.array(rng.integers(-6, 7, sizes) / 2 + pick(rng, (0, 0, 0.1)))
+
+
+def beside_the_diagonal(ours: Callable[..., Tensor], theirs: Callable[..., Any]) -> Callable[[Rng], Trial]:
+    def trial(rng: Rng) -> Trial:
+        diagonal = size(rng, 4, -4)
+        return Trial((normal(rng, shape(rng, 2)),), lambda x: ours(x, diagonal), lambda x: theirs(x, diagonal),
+                     {"diagonal": diagonal})
+    return trial
 
 
 def choice(rng: Rng) -> Trial:
@@ -442,6 +466,19 @@ def sequences(rng: Rng) -> Trial:
     return Trial((normal(rng, (size(rng, 4), c * groups, length)), normal(rng, (maps, c, window_size)),
                   *[normal(rng, (maps,))] * size(rng, 1, 0)),
                  lambda *xwb: ops.conv1d(*xwb, **options), lambda *xwb: F.conv1d(*xwb, **options), options)
+
+
+def volumes(rng: Rng) -> Trial:
+    """In groups, with dilation; where the stride is 1 with padding by PyTorch's words too."""
+    groups, n, c, m = pick(rng, (1, 1, 2)), size(rng, 3), size(rng, 2), size(rng, 2)
+    window, dilation = shape(rng, 3, 3, 3), shape(rng, 3, 3, 2)
+    stride = pick(rng, [1, shape(rng, 3, 3, 2)])
+    padding = pick(rng, ["same", "valid"] if stride == 1 else [0, 1, (1, 0, 2)])
+    volume = tuple(d * (k - 1) + size(rng, 3) for k, d in zip(window, dilation, strict=True))
+    bias = [normal(rng, (m * groups,))] * size(rng, 1, 0)
+    options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    return Trial((normal(rng, (n, c * groups, *volume)), normal(rng, (m * groups, c, *window)), *bias),
+                 lambda *xs: ops.conv3d(*xs, **options), lambda *xs: F.conv3d(*xs, **options), options)
 
 
 def transposed(rng: Rng) -> Trial:
@@ -591,6 +628,12 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "norm": (90, reduction(ops.norm, torch.linalg.vector_norm)),
     "cumsum": (90, along_axis(ops.cumsum, torch.cumsum)),
     "abs": (90, elementwise(ops.abs, torch.abs)),
+    **{name: (90, elementwise(getattr(ops, name), getattr(torch, name), draw)) for name, draw in (
+        ("sin", large), ("cos", large), ("log1p", positive), ("expm1", normal), ("erf", normal), ("sign", few),
+        ("round", halves), ("floor", halves), ("ceil", halves))},
+    "remainder": (90, arithmetic(ops.remainder, torch.remainder)),
+    **{name: (90, beside_the_diagonal(getattr(ops, name), getattr(torch, name))) for name in ("tril", "triu")},
+    "logsumexp": (90, reduction(ops.logsumexp, torch.logsumexp)),
     "clone": (90, elementwise(ops.clone, torch.clone)),
     "maximum": (90, arithmetic(ops.maximum, torch.maximum, few)),
     "minimum": (90, arithmetic(ops.minimum, torch.minimum, few)),
@@ -622,6 +665,7 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "cross_entropy with weights": (120, weighed_cross_entropy),
     "nll_loss": (90, nll_loss),
     "l1_loss": (90, of_two("l1_loss")),
+    "kl_div": (90, divergence),
     "huber_loss": (90, of_two("huber_loss")),
     "huber_loss of a delta": (90, of_two("huber_loss", delta=0.3)),
     "binary_cross_entropy_with_logits": (90, of_two("binary_cross_entropy_with_logits")),
@@ -630,6 +674,7 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "conv2d groups": (200, groups),
     "conv2d dilation": (200, dilated),
     "conv1d": (100, sequences),
+    "conv3d": (100, volumes),
     "conv_transpose2d": (200, transposed),
     "interpolate": (90, larger),
     "pixel_shuffle": (90, shuffled),
@@ -642,8 +687,8 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "max_pool2d": (300, pooling(ops.max_pool2d, F.max_pool2d, -np.inf)),
 }
 
-RANDOM_BY_DESIGN = {"dropout"}             # its mask is minidl's own
-NO_GRADIENT = {"gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin", "argsort"}
+RANDOM_BY_DESIGN = {"dropout", "dropout2d"}            # its mask is minidl's own
+NO_GRADIENT = {"gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin", "argsort", "floor_divide", "one_hot"}
 
 
 def assert_close(ours: np.ndarray, theirs: np.ndarray, bound: float = 1e-10) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tiers import tiered
 
 import minidl
-from minidl import Tensor, nn, training
+from minidl import Tensor, nn, ops, training
 from minidl.core import rng
 from minidl.core.gradcheck import GradcheckError
 from minidl.tools.cli import train
@@ -50,6 +50,20 @@ def test_a_right_net_passes_and_stays_as_it_is() -> None:
     for name, value in checked.state_dict().items():
         assert value.tobytes() == before[name].tobytes()
     assert all(parameter.grad is None for parameter in checked.parameters())
+
+
+def test_a_net_of_several_inputs() -> None:
+    """Integers stay so, and targets are as precise as outputs."""
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows, self.ids = nn.Linear(3, 2), nn.Embedding(5, 2)
+
+        def forward(self, rows: Tensor, ids: Tensor) -> Tensor:
+            return self.rows(rows).tanh() * self.ids(ids)
+    given = {"rows": Tensor(np.ones((4, 3), np.float32)), "ids": LABELS}
+    for inputs in (given, tuple(given.values())):
+        assert training.check_gradients(Two(), inputs, Tensor(np.ones((4, 2), np.float32)), ops.mse_loss) < 1
 
 
 def test_a_wrong_gradient_is_found_behind_the_op_alone() -> None:

@@ -53,11 +53,11 @@ def weights(model: nn.Module) -> list[bytes]:
 @pytest.mark.parametrize(("source", "found"), [
     (np.zeros((200, 5, 3), np.float32), r"of type \w+"),
     ({"x": np.zeros((4, 3), np.float32), "y": np.zeros(4)}, "of type dict"),
-    ((np.zeros((4, 3), np.float32),) * 3, "3 things")], ids=["array", "dict", "three"])
+    ((np.zeros((4, 3), np.float32),) * 4, "4 things")], ids=["array", "dict", "four"])
 def test_batches_that_are_no_pairs_are_refused(source: Any, found: str, compiled: bool) -> None:
     """A batch of two items of one array could be unpacked, and trained on."""
     batches, model = data.DataLoader(source, 2), nn.Linear(3, 3)
-    with pytest.raises(TypeError, match=rf"^training: a batch is {found} but must be \(inputs, targets\); make the lo"):
+    with pytest.raises(TypeError, match=rf"^training: a batch is {found} but must be \(inputs, targets\), or these "):
         fit(model, optim.SGD(model.parameters(), 0.1), batches, batches, epochs=1, loss=ops.mse_loss,
             compiled=compiled, **QUIET)
     with pytest.raises(TypeError, match=rf"^training: a batch is {found} but must be"):
@@ -199,13 +199,43 @@ def test_compiled_steps_see_what_a_function_reads(what: str) -> None:
 @both
 @pytest.mark.parametrize(("loss", "given"), [
     (lambda o, t: 1.0, "float"),
-    (lambda o, t: ops.cross_entropy(o, t, reduction="none"), r"Tensor of shape \(8,\)")])
+    (lambda o, t: o * o, r"Tensor of shape \(8, \d+\)")])
 def test_a_loss_that_is_not_one_number_is_named(loss: Any, given: str, compiled: bool) -> None:
     model = net()
     with pytest.raises(TypeError, match=rf"^training: the loss is a {given} but must be a Tensor of one number, a batch"
-                                        r"'s mean; compute it with minidl's ops, and \.mean\(\)"):
+                                        r"'s mean, or of one for each image; compute it with minidl's ops, and \.mean"):
         fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=1, loss=loss, compiled=compiled,
             **QUIET)
+
+
+@both
+def test_a_loss_by_image_and_one_with_an_axis_are_means(compiled: bool) -> None:
+    """Also of a last batch of one image."""
+    def run(loss: Any) -> Any:
+        minidl.manual_seed(1)
+        model = net()
+        fit(model, optim.SGD(model.parameters(), 0.1), loader(17), loader(9, shuffle=False), epochs=2, loss=loss,
+            compiled=compiled, **QUIET)
+        return weights(model)
+    mean = run(ops.cross_entropy)
+    assert run(lambda o, t: ops.cross_entropy(o, t).reshape(1)) == mean
+    by_image = run(lambda o, t: ops.cross_entropy(o, t, reduction="none"))
+    np.testing.assert_allclose(*(np.concatenate([np.ravel(np.frombuffer(each, np.float32)) for each in found])
+                                 for found in (by_image, mean)), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_what_cannot_be_compiled_names_the_option_first(training: bool) -> None:
+    """Then what it is, and what else to do; and the option is a way out."""
+    class Reads(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * x.mean().item() if self.training == training else x
+
+    model = nn.Sequential(Reads(), net())
+    with pytest.raises(minidl.CompileError, match=r"^fit: pass compiled=False \(--no-compile\), or change this: compile"
+                                                  r": .* reads a Tensor's .* at .*test_fit\.py:\d+, which a replay"):
+        trained(model, compiled=True)
+    assert len(trained(model, compiled=False)) > 0
 
 
 @pytest.mark.parametrize("name", ["loss", "accuracy", "epoch", "step", "lr", "seconds", "images_per_second"])

@@ -595,6 +595,60 @@ def test_sequential_runs_its_layers_in_order() -> None:
     assert nn.Sequential()(x) is x
 
 
+def test_sequential_changes_as_a_list() -> None:
+    """What is named by its number gets its new one; other names stay."""
+    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), last=nn.Linear(3, 1))
+    first, act, last = net
+    assert list(net.insert(0, nn.Tanh()).state_dict()) == ["1.weight", "1.bias", "last.weight", "last.bias"]
+    net[1] = nn.Linear(2, 3, bias=False)
+    assert list(net.append(nn.Linear(1, 1)).state_dict()) == [
+        "1.weight", "last.weight", "last.bias", "4.weight", "4.bias"]
+    assert net.pop(0).extra_repr() == ""
+    del net[0]
+    assert list(net.extend([first])) == [act, last, net[2], first]
+    assert list(net.state_dict()) == ["last.weight", "last.bias", "2.weight", "2.bias", "3.weight", "3.bias"]
+    assert list(net[1:3].state_dict()) == ["last.weight", "last.bias", "2.weight", "2.bias"]
+    assert net[1:3][0] is last
+    before = list(net)
+    for change in (lambda: net.append(ops.relu), lambda: net.insert(0, 3), lambda: net.extend([nn.ReLU(), None]),
+                   lambda: net.__setitem__(0, "relu"),
+                   lambda: nn.Sequential(**{"1": nn.ReLU(), "0": nn.Tanh()}).insert(0, nn.ReLU())):
+        with pytest.raises((TypeError, ValueError), match=r"^Sequential: "):
+            change()
+    assert list(net) == before
+    for change in (lambda: net[9], lambda: net.__setitem__(9, act), lambda: net.pop(9)):
+        with pytest.raises(IndexError):
+            change()
+
+
+def test_a_changed_sequential_is_seen_by_a_compiled_step() -> None:
+    net, x = nn.Sequential(nn.Linear(2, 3), nn.ReLU()), images(4, 2)
+    step = minidl.compile(lambda x: net(x))
+    for change in (lambda: net.append(nn.Tanh()), lambda: net.__setitem__(1, nn.Sigmoid()), lambda: net.pop(0)):
+        for _ in range(3):
+            np.testing.assert_array_equal(step(x).numpy(), net(x).numpy())
+        change()
+    np.testing.assert_array_equal(step(x).numpy(), net(x).numpy())
+
+
+def test_dropout2d_drops_whole_channels() -> None:
+    layer, x = nn.Dropout2d(0.4), Tensor(np.ones((50, 20, 3, 2), np.float32), requires_grad=True)
+    minidl.manual_seed(3)
+    y = layer(x)
+    maps = y.numpy().reshape(1000, 6)
+    assert (maps == maps[:, :1]).all()
+    assert set(maps[:, 0].tolist()) == {0.0, np.float32(1 / 0.6).item()}
+    assert 0.3 < (maps[:, 0] == 0).mean() < 0.5
+    y.sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), y.numpy())
+    assert layer.eval()(x) is x
+    assert repr(layer) == "Dropout2d(p=0.4)"
+    net = layer.train()
+    step = minidl.compile(lambda x: net(x))
+    masks = [step(x.detach()).numpy().tobytes() for _ in range(4)]
+    assert len(set(masks)) == 4
+
+
 @pytest.mark.parametrize(("layers", "named", "error", "message"), [
     ((nn.ReLU(), ops.relu), {}, TypeError,
      "Sequential: layer 1 is a function but must be a Module; put functions into a Module's forward"),
@@ -759,7 +813,7 @@ EDGES = r"must be p, \(ph, pw\) or \(\(top, bottom\), \(left, right\)\), ints of
     (lambda: nn.Conv2d(1, 4, (3, 3, 3)), rf"Conv2d: kernel_size is \(3, 3, 3\) but {WINDOW}"),
     (lambda: nn.Conv2d(1, 4, 3, stride=0), f"Conv2d: stride is 0 but {WINDOW}"),
     (lambda: nn.Conv2d(1, 4, 3, padding=-1), f"Conv2d: padding is -1 but {EDGES}"),
-    (lambda: nn.Conv2d(1, 4, 3, padding="same"), f"Conv2d: padding is 'same' but {EDGES}"),
+    (lambda: nn.Conv2d(1, 4, 3, padding="full"), "Conv2d: padding 'full' is not 'same' or 'valid'; write"),
     (lambda: nn.Linear(0, 4), "Linear: in_features is 0 but must be an int of at least 1$"),
     (lambda: nn.Linear(4, "ten"), "Linear: out_features is 'ten' but must be an int of at least 1$"),
     (lambda: nn.AvgPool2d(0), f"AvgPool2d: kernel_size is 0 but {WINDOW}"),
@@ -768,6 +822,11 @@ EDGES = r"must be p, \(ph, pw\) or \(\(top, bottom\), \(left, right\)\), ints of
     (lambda: nn.MaxPool2d(2, padding=(1, -1)), rf"MaxPool2d: padding is \(1, -1\) but {EDGES}"),
     (lambda: nn.Dropout(1.0), r"Dropout: p is 1\.0 but must be in \[0, 1\)$"),
     (lambda: nn.Dropout(-0.1), r"Dropout: p is -0\.1 but must be in \[0, 1\)$"),
+    (lambda: nn.Dropout2d(1), r"Dropout2d: p is 1 but must be in \[0, 1\)$"),
+    (lambda: nn.Conv3d(1, 4, (3, 3)), r"Conv3d: kernel_size is \(3, 3\) but must be an int or a triple of ints"),
+    (lambda: nn.Conv3d(1, 4, 3, padding="same", stride=2), r"Conv3d: padding is 'same' but stride is \(2, 2, 2\), by"),
+    (lambda: nn.Conv1d(1, 4, (3,)), r"Conv1d: kernel_size is \(3,\) but must be an int of at least 1$"),
+    (lambda: nn.Conv1d(3, 4, 3, groups=2), "Conv1d: groups is 2 but must divide in_channels 3 and out_channels 4$"),
     (lambda: nn.Dropout(float("nan")), r"Dropout: p is nan but must be in \[0, 1\)$"),
 ])
 def test_layers_refuse(build: Any, message: str) -> None:

@@ -223,11 +223,11 @@ def test_a_run_that_diverges_leaves_its_losses(tmp_path: Path) -> None:
     with pytest.raises(FloatingPointError, match="the loss is"), np.errstate(all="ignore"):
         trained(tmp_path / "a", lr=1e6, steps=40)
     line = read_statistics(tmp_path / "a")[-1]
-    assert line["ended"].startswith("training: the loss is")
+    assert line["ended"].startswith("training: diverged in step")
     assert line["step"] == list(range(1, 1 + len(line["step"])))
     assert line["loss"][-1] > line["loss"][0]
     html = plot.report(tmp_path / "a").read_text(encoding="utf-8")
-    assert "The run ended in epoch 1: training: the loss is" in html
+    assert "The run ended in epoch 1: training: diverged in step" in html
     assert "<h2>Loss</h2>" in html
 
 

@@ -201,6 +201,8 @@ def test_more_epochs_change_a_schedule_that_stretches_over_them(capsys: pytest.C
     (["--compile"], "--compile contradicts the run in run, which has False; leave it out"),
     (["--output-dir", "x"], "--output-dir=x contradicts --resume=run, which goes on in its own folder; leave it out"),
     (["--seed", "1"], "--seed=1 contradicts the run in run, which has 0; leave it out"),
+    (["--accumulate", "2"], "--accumulate=2 contradicts the run in run, which has 1; leave it out"),
+    (["--clip", "2"], "--clip=2.0 contradicts the run in run, which has None; leave it out"),
 ])
 def test_flags_that_contradict_a_run_are_refused_by_name(flags: list[str], said: str,
                                                          capsys: pytest.CaptureFixture[str]) -> None:
@@ -358,6 +360,34 @@ def test_flags_that_name_a_run_exclude_each_other(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         cli.main(["--resume", "run", "--config", "c.json"])
     assert "argument --config: not allowed with argument --resume" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_that_accumulates_and_clips_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of an epoch, whose last step has a batch less: to the bit. It is not what one without them is."""
+    flags = [*QUICK, "--batch-size", "50", "--epochs", "2", "--lr-schedule", "cosine", "--optimizer", "sgd"]
+    assert cli.main([*flags, "--output-dir", "plain"]) == 0
+    flags += ["--accumulate", "4", "--clip", "0.5"]
+    assert cli.main([*flags, "--output-dir", "whole"]) == 0
+    assert [line["step"] for line in lines("whole")] == [2, 4]         # of 6 batches, the last of 6 images
+    assert lines("whole")[-1]["lr"] < 0.02                 # the schedule has come to its end
+    told = RunFolder.on_step_end
+
+    def stopping(self: RunFolder, step: Any) -> None:
+        told(self, step)
+        if step.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "on_step_end", stopping)
+        patch.setattr(sys, "argv", ["train.py", *flags, "--output-dir", "parts"])
+        assert cli.main() == 143
+    assert len(lines("parts")) == 1
+    assert cli.main(["--resume", "parts", "--no-progress"]) == 0
+    assert cli.main(["--config", "whole/config.json", "--output-dir", "again", "--no-progress"]) == 0
+    weights = {name: Path(name, "weights.h5").read_bytes() for name in ("plain", "whole", "parts", "again")}
+    assert weights["whole"] == weights["parts"] == weights["again"] != weights["plain"]
+    config = read_config("parts/config.json")
+    assert (config["accumulate"], config["clip"]) == (4, 0.5)
 
 
 @pytest.mark.slow

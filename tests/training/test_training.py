@@ -116,8 +116,8 @@ def test_a_compiled_loss_that_is_no_number_is_seen_at_the_epochs_end() -> None:
     model = zoo.build("perceptron")
     train, test = tiny_loaders()
     with np.errstate(all="ignore"), pytest.raises(
-            FloatingPointError, match=r"a loss of this epoch is not finite \(learning rate now 1e\+38\); use a smaller "
-                                      r"learning rate \(epoch \d, step \d+\)"):
+            FloatingPointError, match=r"training: diverged in step \d+ \(epoch \d\): the loss is (nan|inf) \(learning "
+                                      r"rate 1e\+38\); use a smaller learning rate"):
         fit(model, optim.SGD(model.parameters(), 1e38), train, test, epochs=3, compiled=True)
 
 
@@ -300,8 +300,9 @@ def test_the_processor_is_told_by_its_model() -> None:
 def test_one_command_does_the_whole_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--model", "lenet5", *QUICK, "--output-dir", "out"]) == 0
     lines = capsys.readouterr().out.strip().splitlines()
-    assert re.fullmatch(r"lenet5 on synthetic-digits: test accuracy \d+\.\d\d % after 1 epoch in \d+\.\d s \(cpu\)",
-                        lines[-1])
+    assert re.fullmatch(r"lenet5 on synthetic-digits: test accuracy \d+\.\d\d % after 1 epoch in \d+\.\d s \(cpu\); "
+                        "weights in out/weights.h5; next: minidl predict --weights out/weights.h5 FILE, or minidl plot "
+                        "out", lines[-1])
     assert lines[1].startswith("epoch  1/1: loss ")
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert (config["model"], config["data"], config["device"]) == ("lenet5", "synthetic-digits", "cpu")
@@ -343,6 +344,7 @@ def test_a_model_is_trained_by_its_own_optimizer_from_images(tmp_path: Path,
 @pytest.mark.parametrize(("flags", "message"), [
     (["--optimizer", "own"], "--optimizer=own: --model=lenet5 brings none; use sgd, adam, adamw, rmsprop, muon"),
     (["--label-smoothing", "2"], r"--label-smoothing=2.0 must be in [0, 1]"),
+    (["--clip", "0"], "--clip=0 must be above 0; leave it out to clip nothing"),
     (["--model", "autoencoder", "--tta", "flip"], "--tta=flip has no meaning for --model=autoencoder, which answers"),
     (["--model", "autoencoder", "--label-smoothing", "0.1"],
      "--label-smoothing=0.1 has no meaning for a model that brings its loss; leave it out"),
@@ -406,6 +408,7 @@ def test_the_target_may_be_the_image(compiled: str, tmp_path: Path, capsys: pyte
     assert not any("accuracy" in name for name in metrics)
     told = capsys.readouterr().out.strip().splitlines()[-1]
     assert told.startswith(f"autoencoder on synthetic-digits: test loss {metrics['test_loss']:.4f} after 1 epoch")
+    assert told.endswith("; weights in out/weights.h5; next: minidl plot out")
     assert cli.main(["--eval", "out"]) == 0
     assert (f"autoencoder on synthetic-digits: test loss {metrics['test_loss']:.4f}, 128 images, weights out/weights.h5"
             in capsys.readouterr().out)
@@ -463,6 +466,8 @@ BAD_FLAGS = [
     (["--data", "imagenet"], "argument --data: 'imagenet' is not one of auto, mnist, "),
     (["--epochs", "-1"], "argument --epochs: '-1' is not an int of at least 0"),
     (["--batch-size", "0"], "argument --batch-size: '0' is not an int of at least 1"),
+    (["--accumulate", "0"], "argument --accumulate: '0' is not an int of at least 1"),
+    (["--clip", "-1"], "argument --clip: '-1' is not a number of at least 0"),
     (["--lr", "nan"], "argument --lr: 'nan' is not a number of at least 0"),
     (["--lr", "fast"], "argument --lr: 'fast' is not a number of at least 0"),
     (["--precision", "fp16"], "argument --precision: invalid choice: 'fp16'"),
@@ -531,7 +536,7 @@ BAD_INPUT = {
     "other model": (_other_model, "c1.weight"),
     "output": (_file_as_folder, "run folder: .*cannot be written"),
     "nan": (lambda folder: ["--model", "perceptron", *QUICK, "--lr", "1e38", "--epochs", "9"],
-            r"training: the loss is \S+ \(learning rate 1e\+38\); use a smaller learning rate \(epoch 1, step \d+\)"),
+            r"training: diverged in step \d+ \(epoch 1\): the loss is \S+ \(learning rate 1e\+38\); use a smaller "),
 }
 
 

@@ -140,6 +140,9 @@ static inline float __frcp_rn(float x) { return 1 / x; }
 #define __cosf cosf
 static inline float __saturatef(float x) { return x > 0 ? x < 1 ? x : 1 : 0; }
 static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+static inline void sincospi(double x, double* sine, double* cosine) {
+    *sine = sin(M_PI * x), *cosine = cos(M_PI * x);
+}
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, SupportsIndex
 
 from ... import ops
 from ...core.tensor import Tensor
-from ...ops.common.geometry import Padding, Pair, edges, is_int, pair, plain
+from ...ops.common.geometry import Padding, Pair, Triple, Windows, around, edges, is_int, pair, plain, several
 from .. import init
 from ..module import Module, require_module
 
 
 class Sequential(Module):
-    """Modules one after the other, named "0", "1", ... or by keyword.
+    """Modules one after the other, named "0", "1", ... or by keyword; it can be changed as a list, and what is named by
+    its number is named by its new one then.
 
     Raises TypeError for a layer that is not a Module; ValueError for a name with a dot or one that is taken.
 
@@ -24,11 +26,30 @@ class Sequential(Module):
 
     def __init__(self, *layers: Module, **named: Module):
         super().__init__()
-        for name, layer in [*((str(i), layer) for i, layer in enumerate(layers)), *named.items()]:
+        self._become([*((str(i), layer) for i, layer in enumerate(layers)), *named.items()])
+
+    def _named_layers(self) -> list[tuple[str, Module]]:
+        return [(name, layer) for name, layer in vars(self).items() if isinstance(layer, Module)]
+
+    def _become(self, layers: list[tuple[str, Module]]) -> None:
+        """Hold these, or raise and change nothing."""
+        before, seen = dict(self._named_layers()), set()
+        for name, layer in layers:
             require_module(self, name, layer)
-            if "." in name or hasattr(self, name):
+            if "." in name or name in seen or (name not in before and hasattr(self, name)):
                 raise ValueError(f"Sequential: the layer name {name!r} has a dot or is taken; choose another")
+            seen.add(name)
+        for name in before:
+            delattr(self, name)
+        for name, layer in layers:
             setattr(self, name, layer)
+
+    def _edited(self, edit: Callable[[list[tuple[str | None, Module]]], object]) -> None:
+        """Change the list of (name, layer); without a name it is the number."""
+        layers: list[tuple[str | None, Module]] = [
+            (None if name == str(i) else name, layer) for i, (name, layer) in enumerate(self._named_layers())]
+        edit(layers)
+        self._become([(str(i) if name is None else name, layer) for i, (name, layer) in enumerate(layers)])
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self:
@@ -36,13 +57,42 @@ class Sequential(Module):
         return x
 
     def __iter__(self) -> Iterator[Module]:
-        return (layer for layer in list(vars(self).values()) if isinstance(layer, Module))
+        return (layer for _, layer in self._named_layers())
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return len(self._named_layers())
 
-    def __getitem__(self, i: int) -> Module:
-        return list(self)[i]
+    def __getitem__(self, i: SupportsIndex | slice) -> Any:
+        """A layer; of a slice a Sequential of these layers, under their names."""
+        return Sequential(**dict(self._named_layers()[i])) if isinstance(i, slice) else list(self)[i]
+
+    def __setitem__(self, i: SupportsIndex, layer: Module) -> None:
+        name = self._named_layers()[i][0]
+        require_module(self, name, layer)
+        setattr(self, name, layer)
+
+    def __delitem__(self, i: SupportsIndex | slice) -> None:
+        self._edited(lambda layers: layers.__delitem__(i))
+
+    def append(self, layer: Module) -> Sequential:
+        """Add a layer behind the others; gives the Sequential."""
+        return self.insert(len(self), layer)
+
+    def extend(self, layers: Iterable[Module]) -> Sequential:
+        """Add several layers behind the others; gives the Sequential."""
+        self._edited(lambda own: own.extend((None, layer) for layer in layers))
+        return self
+
+    def insert(self, i: int, layer: Module) -> Sequential:
+        """Add a layer before the i-th; gives the Sequential."""
+        self._edited(lambda layers: layers.insert(i, (None, layer)))
+        return self
+
+    def pop(self, i: int = -1) -> Module:
+        """Take a layer out, and give it."""
+        layer = list(self)[i]
+        del self[i]
+        return layer
 
 
 def _parameter(shape: tuple[int, ...], fan_in: int) -> Tensor:
@@ -60,7 +110,53 @@ def _positive(name: str, **sizes: int) -> list[int]:
     return list(found.values())
 
 
-class Conv2d(Module):
+class Conv(Module):
+    """What convolutions share: `class Conv1d(Conv, op=ops.conv1d, axes=("length",))`.
+
+    weight is (out_channels, in_channels/groups, *kernel_size), bias (out_channels,). Raises ValueError for sizes below
+    1, and for groups that do not divide the channels.
+    """
+
+    _op: Callable[..., Tensor]
+    _axes: tuple[str, ...]
+    _name: str
+
+    def __init_subclass__(cls, op: Callable[..., Tensor] | None = None, axes: tuple[str, ...] = ()):
+        super().__init_subclass__()
+        if op is not None:                 # else a class that changes one of these layers
+            cls._op, cls._axes, cls._name = staticmethod(op), axes, cls.__name__
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Pair | Triple, stride: Pair | Triple,
+                 padding: Windows | Triple, dilation: Pair | Triple, groups: int, bias: bool, algorithm: str = "auto"):
+        super().__init__()
+        in_channels, out_channels, groups = _positive(self._name, in_channels=in_channels, out_channels=out_channels,
+                                                      groups=groups)
+        if in_channels % groups or out_channels % groups:
+            raise ValueError(f"{self._name}: groups is {groups} but must divide in_channels {in_channels} and "
+                             f"out_channels {out_channels}")
+        window, strides, dilations = (several(self._name, what, each, 1, self._axes) for what, each in (
+            ("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation)))
+        edge = around(self._name, plain(padding), window, strides, dilations)
+        if len(self._axes) == 2:
+            edges(self._name, edge)
+        self.stride, self.padding, self.dilation, self.algorithm, self.groups = (
+            plain(stride), plain(padding), plain(dilation), algorithm, groups)
+        fan_in = in_channels // groups * math.prod(window)
+        self.weight = _parameter((out_channels, in_channels // groups, *window), fan_in)
+        self.bias = _parameter((out_channels,), fan_in) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return type(self)._op(x, self.weight, self.bias, stride=self.stride, padding=self.padding,
+                              algorithm=self.algorithm, groups=self.groups, dilation=self.dilation)
+
+    def extra_repr(self) -> str:
+        m, c, *window = self.weight.shape
+        return (f"{c * self.groups}, {m}, kernel_size={tuple(window) if len(window) > 1 else window[0]}, "
+                f"stride={self.stride}, padding={self.padding!r}" + f", dilation={self.dilation}" * (self.dilation != 1)
+                + f", groups={self.groups}" * (self.groups > 1) + ", bias=False" * (self.bias is None))
+
+
+class Conv2d(Conv, op=ops.conv2d, axes=("height", "width")):
     """`ops.conv2d` with weight (out_channels, in_channels/groups, kh, kw) and bias (out_channels,).
 
     Parameters start uniform in +-1/sqrt(in_channels/groups*kh*kw). Raises ValueError for sizes below 1, groups that do
@@ -68,33 +164,9 @@ class Conv2d(Module):
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Pair, stride: Pair = 1,
-                 padding: Padding = 0, *, bias: bool = True, algorithm: str = "auto", groups: int = 1,
+                 padding: Windows = 0, *, bias: bool = True, algorithm: str = "auto", groups: int = 1,
                  dilation: Pair = 1):
-        super().__init__()
-        in_channels, out_channels, groups = _positive("Conv2d", in_channels=in_channels, out_channels=out_channels,
-                                                      groups=groups)
-        if in_channels % groups or out_channels % groups:
-            raise ValueError(f"Conv2d: groups is {groups} but must divide in_channels {in_channels} and out_channels "
-                             f"{out_channels}")
-        kh, kw = pair("Conv2d", "kernel_size", kernel_size, 1)
-        pair("Conv2d", "stride", stride, 1)
-        pair("Conv2d", "dilation", dilation, 1)
-        edges("Conv2d", padding)
-        self.stride, self.padding, self.dilation, self.algorithm, self.groups = (
-            plain(stride), plain(padding), plain(dilation), algorithm, groups)
-        fan_in = in_channels // groups * kh * kw
-        self.weight = _parameter((out_channels, in_channels // groups, kh, kw), fan_in)
-        self.bias = _parameter((out_channels,), fan_in) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.conv2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding,
-                          algorithm=self.algorithm, groups=self.groups, dilation=self.dilation)
-
-    def extra_repr(self) -> str:
-        m, c, kh, kw = self.weight.shape
-        return (f"{c * self.groups}, {m}, kernel_size=({kh}, {kw}), stride={self.stride}, padding={self.padding}"
-                + f", dilation={self.dilation}" * (self.dilation != 1)
-                + f", groups={self.groups}" * (self.groups > 1) + ", bias=False" * (self.bias is None))
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, algorithm)
 
 
 class Linear(Module):

@@ -1,16 +1,16 @@
-"""Layers of minidl.ops.layers.resample: sequences, transposed convolution, and images of other sizes."""
+"""Layers of minidl.ops.layers.resample: sequences, volumes, transposed convolution, and images of other sizes."""
 
 from __future__ import annotations
 
 from ... import ops
 from ...core.tensor import Tensor
-from ...ops.common.geometry import Padding, Pair, edges, pair, plain
-from ...ops.layers.resample import Size
+from ...ops.common.geometry import Padding, Pair, Triple, edges, pair, plain
+from ...ops.layers.resample import VOLUME, Size
 from ..module import Module
-from .basic import OfOp, _parameter, _positive
+from .basic import Conv, OfOp, _parameter, _positive
 
 
-class Conv1d(Module):
+class Conv1d(Conv, op=ops.conv1d, axes=("length",)):
     """`ops.conv1d` with weight (out_channels, in_channels/groups, size) and bias (out_channels,).
 
     Parameters start uniform in +-1/sqrt(in_channels/groups*size). Raises ValueError for sizes below 1 and groups that
@@ -18,27 +18,19 @@ class Conv1d(Module):
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1,
-                 padding: int | tuple[int, int] = 0, dilation: int = 1, groups: int = 1, bias: bool = True):
-        super().__init__()
-        in_channels, out_channels, kernel_size, stride, dilation, groups = _positive(
-            "Conv1d", in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size, stride=stride,
-            dilation=dilation, groups=groups)
-        if in_channels % groups or out_channels % groups:
-            raise ValueError(f"Conv1d: groups is {groups} but must divide in_channels {in_channels} and out_channels "
-                             f"{out_channels}")
-        self.stride, self.padding, self.dilation, self.groups = stride, plain(padding), dilation, groups
-        fan_in = in_channels // groups * kernel_size
-        self.weight = _parameter((out_channels, in_channels // groups, kernel_size), fan_in)
-        self.bias = _parameter((out_channels,), fan_in) if bias else None
+                 padding: int | tuple[int, int] | str = 0, dilation: int = 1, groups: int = 1, bias: bool = True):
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.conv1d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
-    def extra_repr(self) -> str:
-        m, c, size = self.weight.shape
-        return (f"{c * self.groups}, {m}, kernel_size={size}, stride={self.stride}, padding={self.padding}"
-                + f", dilation={self.dilation}" * (self.dilation > 1) + f", groups={self.groups}" * (self.groups > 1)
-                + ", bias=False" * (self.bias is None))
+class Conv3d(Conv, op=ops.conv3d, axes=VOLUME):
+    """`ops.conv3d` with weight (out_channels, in_channels/groups, kd, kh, kw) and bias (out_channels,).
+
+    Parameters start uniform in +-1/sqrt(in_channels/groups*kd*kh*kw). Errors as `Conv1d`.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Triple, stride: Triple = 1,
+                 padding: Triple | str = 0, dilation: Triple = 1, groups: int = 1, bias: bool = True):
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
 
 
 class ConvTranspose2d(Module):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from ...core.tensor import Tensor
+from ...core.mode import mode
+from ...core.tensor import Tensor, wrap
+from ..common.backend import backend_of
 from ..common.geometry import is_int
 from ..common.op import also, op
 from ..common.primitives import Index
@@ -17,7 +20,8 @@ from .indexing import getitem, own_index
 from .shapes import reshape
 
 __all__ = [
-    "argsort", "clone", "concatenate", "expand", "flip", "gather", "pad", "split", "squeeze", "stack", "unsqueeze",
+    "argsort", "clone", "concatenate", "expand", "flip", "gather", "pad", "split", "squeeze", "stack", "unique",
+    "unsqueeze",
 ]
 
 
@@ -200,6 +204,23 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
                          "of one shape")
     axis = one_axis("stack", (*shapes[0], 1), axis)
     return concatenate([unsqueeze(t, axis) for t in tensors], axis)
+
+
+def unique(x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:
+    """The values of x in rising order, each once, as one axis; NaN is never equal, so all of them are there, last.
+
+    return_inverse: also where each element is among them (int64, x's shape). return_counts: also how often each is
+    there (int64). sorted: they are in any case. There is no gradient. A compiled step refuses it, since the number of
+    values is not known before they are looked at.
+
+    >>> unique(Tensor([3, 1, 3])).tolist()
+    [1, 3]
+    >>> [t.tolist() for t in unique(Tensor([3, 1, 3]), return_inverse=True, return_counts=True)]
+    [[1, 3], [1, 0, 1], [1, 2]]
+    """
+    mode.recorder.refuse("calls unique, whose result has a size that only its values decide")
+    found = tuple(map(wrap, backend_of(x).unique(x._data, bool(return_inverse), bool(return_counts))))
+    return found if len(found) > 1 else found[0]
 
 
 @also

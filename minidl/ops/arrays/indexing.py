@@ -101,5 +101,5 @@ def getitem(x: Tensor, index: Index) -> Tensor:
     if any(issubclass(type(i), (Tensor, StandIn)) and _is_mask(unwrapped(i)) for i in
            (index if isinstance(index, tuple) else (index,))):         # else a constant of the step
         mode.recorder.refuse("takes values by a mask, how many its values alone decide",
-                             "compute with all, as in (x * mask).sum() / mask.sum(), or index by integers")
+                             "compute with all, as in (x * mask).sum() / mask.float().sum(), or index by integers")
     return _getitem(x, index=own_index(x, index))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,22 @@ from ...core.tensor import Tensor
 from ..common.geometry import is_int
 from ..common.op import also
 from ..layers.activation import log_softmax, one_axis, relu, sigmoid, softmax
-from . import arrange, basic, contraction, statistics
+from . import arrange, basic, contraction, functions, statistics
 from . import select as selection
 from .basic import Axis, Number, _axes
 from .indexing import getitem
-from .operators import UFUNCS, Operators, Sizes, _matmul, _reduction, _sizes, attach, setitem, write_over
+from .operators import (
+    UFUNCS,
+    Operators,
+    Sizes,
+    _matmul,
+    _reduction,
+    _reflected,
+    _sizes,
+    attach,
+    setitem,
+    write_over,
+)
 from .shapes import reshape, transpose
 
 if TYPE_CHECKING:
@@ -289,6 +301,25 @@ class Methods(Conversions, Operators):
 
     rsqrt = _unary(basic.rsqrt, "1 / sqrt(x).")
 
+    sin, cos = _unary(functions.sin, "The sine."), _unary(functions.cos, "The cosine.")
+    sign = _unary(functions.sign, "1, -1, or of 0 itself.")
+    round = _unary(functions.round, "The nearest integer, and of two the even one.")
+    floor = _unary(functions.floor, "The largest integer that is not above x.")
+    ceil = _unary(functions.ceil, "The smallest integer that is not below x.")
+    erf = _unary(functions.erf, "The error function.")
+    log1p = _unary(functions.log1p, "log(1 + x), exact for a small x too.")
+    expm1 = _unary(functions.expm1, "exp(x) - 1, exact for a small x too.")
+    floor_divide = _binary(functions.floor_divide, "x // other.")
+    remainder = _binary(functions.remainder, "x % other.")
+
+    def tril(self: Tensor, diagonal: int = 0) -> Tensor:
+        """The values on a diagonal of the last two axes and below it."""
+        return functions.tril(self, diagonal=diagonal)
+
+    def triu(self: Tensor, diagonal: int = 0) -> Tensor:
+        """The values on a diagonal of the last two axes and above it."""
+        return functions.triu(self, diagonal=diagonal)
+
     def clip(self: Tensor, min: float | None = None, max: float | None = None, out: None = None) -> Tensor:
         """At least min and at most max."""
         return selection.clip(self, low=min, high=max)
@@ -309,6 +340,9 @@ class Methods(Conversions, Operators):
         return contraction.outer(self, other)
 
     __abs__ = abs
+    __mod__, __rmod__ = _binary(functions.remainder, "x % other."), _reflected(functions.remainder)
+    __floordiv__ = _binary(functions.floor_divide, "x // other.")
+    __rfloordiv__ = _reflected(functions.floor_divide)
 
     # ------------------------------------------------------------------ activations
     sigmoid = _unary(sigmoid, "`ops.sigmoid`.")
@@ -353,18 +387,7 @@ class Methods(Conversions, Operators):
 
     def logsumexp(self: Tensor, axis: Axis, keepdims: bool = False) -> Tensor:
         """log(sum(exp(x))), without overflow."""
-        axis = _axes("logsumexp", self.shape, axis)
-        if self.dtype not in (np.float32, np.float64):
-            raise TypeError(f"logsumexp: the input has dtype {self.dtype} but must be float32 or float64; convert it "
-                            "with .to(dtype='float32')")
-        if not all(self.shape[a] for a in axis):
-            raise ValueError(f"logsumexp: there is no sum of 0 values (shape {self.shape}, axis {axis}); reduce over "
-                             "axes that are not empty")
-        top = basic.max(self.detach(), axis=axis, keepdims=True)
-        top = selection.where(selection.abs(top) < np.inf, top, 0.0)
-        total = basic.sum(basic.exp(basic.sub(self, top)), axis=axis, keepdims=True)
-        y = basic.add(basic.log(total), top)
-        return y if keepdims else arrange.squeeze(y, axis)
+        return statistics.logsumexp(self, axis, keepdims)
 
     def any(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Whether one of the values is not 0."""
@@ -426,6 +449,10 @@ class Methods(Conversions, Operators):
         order = arrange.first_of(self, int(k), axis, largest)
         return arrange.pick(self, axis, order, once=True), order
 
+    def unique(self: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:
+        """The values in rising order, each once; also where each element is among them, and how often each is there."""
+        return arrange.unique(self, sorted, return_inverse, return_counts)
+
     eq = _binary(basic.eq, "x == other.")
     ne = _binary(basic.ne, "x != other.")
     gt = _binary(basic.gt, "x > other.")
@@ -479,7 +506,7 @@ class Methods(Conversions, Operators):
 
     def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
         """Set whether backward() accumulates a gradient in this leaf."""
-        mode.recorder.refuse("changes whether a Tensor requires a gradient")
+        mode.recorder.flag(self)
         if self.node is not None:
             raise ValueError(f"requires_grad_: the Tensor was made by {self.node.name!r}; set it on a leaf, or on "
                              ".detach()")
@@ -490,6 +517,14 @@ class Methods(Conversions, Operators):
         note_change()
         return self
 
+    def retain_grad(self: Tensor) -> None:
+        """Let backward() accumulate a gradient in this Tensor, though an op made it."""
+        if not self.requires_grad:
+            raise ValueError("retain_grad: the Tensor does not require a gradient; make what it is computed of require "
+                             "one, with .requires_grad_()")
+        if self.node is not None:
+            self.node.keeps = weakref.ref(self)
+
 
 def _masks(name: str, *tensors: object) -> tuple[Any, ...]:
     """What & | ^ ~ are given, if all of it is bool."""
@@ -498,12 +533,6 @@ def _masks(name: str, *tensors: object) -> tuple[Any, ...]:
             what = f"of dtype {t.dtype}" if isinstance(t, Tensor) else f"a {type(t).__name__}"
             raise TypeError(f"{name}: an input is {what} but must be a bool Tensor; compare first, (x > 0) & (y > 0)")
     return tensors
-
-
-def _refused(name: str, sign: str) -> Callable[..., Any]:
-    def operator(*_: object) -> Any:
-        raise TypeError(f"{name}: is not computed on Tensors; write t.numpy() {sign} y, which is on no tape")
-    return operator
 
 
 _REDUCTIONS = {"min", "argmin", "amax", "amin", "var", "std", "any", "all", "prod", "cumsum"}
@@ -522,9 +551,9 @@ def _method(name: str, method: Any) -> Any:
 
 
 attach({name: _method(name, value) for room in (Conversions, Methods) for name, value in vars(room).items()
-        if not name.startswith("__") or name in ("__abs__", "__and__", "__or__", "__xor__", "__invert__")})
+        if callable(value) or isinstance(value, property)})
 attach({"__rand__": Methods.__and__, "__ror__": Methods.__or__, "__rxor__": Methods.__xor__, "size": property(_size)})
-attach({f"__{side}{name}__": _refused(name, sign) for name, sign in (("floordiv", "//"), ("mod", "%"))
-        for side in ("", "r")})
 UFUNCS.update(absolute=selection.abs, maximum=selection.maximum, minimum=selection.minimum, square=Methods.square,
-              reciprocal=Methods.reciprocal)
+              reciprocal=Methods.reciprocal, rint=functions.round,
+              **{name: getattr(functions, name) for name in ("sin", "cos", "sign", "floor", "ceil", "log1p", "expm1",
+                                                             "floor_divide", "remainder")})

@@ -116,6 +116,8 @@ def _in_place(name: str, function: Callable[[Any, Any], Tensor]) -> Callable[[Te
             setitem(x, ..., z)
         else:
             mode.recorder.change(x, on_tape=True)
+            if x.node is not None and z.node is not None:
+                z.node.keeps = x.node.keeps
             x._data, x.node, x.requires_grad, x.changed = z._data, z.node, True, z.changed
         return x
     return method
@@ -227,6 +229,9 @@ class Operators:
         return reshape(self, shape=_sizes(shape))
 
     def transpose(self: Tensor, *axes: Sizes | None) -> Tensor:
+        """Two axes change places, as in PyTorch; a tuple, or more of them, is the new order of all, as in NumPy."""
+        if len(axes) == 2:
+            return self.swapaxes(*axes)            # type: ignore[arg-type]  # it refuses what is not an axis
         return transpose(self, axes=None if axes == (None,) else _sizes(axes) or None)
 
     @property

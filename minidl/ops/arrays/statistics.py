@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 
-from ...core.tensor import Tensor
-from ..common.op import op
-from ..layers.activation import one_axis
-from .basic import Axis, _adds, _axes
+import numpy as np
 
-__all__ = ["argmin", "cumsum", "min", "norm", "prod", "std", "var"]
+from ...core.tensor import Tensor
+from ..common.op import also, op
+from ..layers.activation import one_axis
+from . import basic
+from .arrange import squeeze
+from .basic import Axis, _adds, _axes
+from .select import abs, where
+
+__all__ = ["argmin", "cumsum", "logsumexp", "min", "norm", "prod", "std", "var"]
 
 
 @op(by_place=0)
@@ -108,3 +113,26 @@ def cumsum(k, x: Tensor, *, axis: int):
     axis = one_axis("cumsum", x.shape, axis)
     y = k.cumsum(x if _adds("cumsum", x.dtype) else k.cast(x, "int64"), axis)
     return y, lambda gy, need: (k.cumsum(gy, axis, True),)
+
+
+@also
+def logsumexp(x: Tensor, axis: Axis, keepdims: bool = False) -> Tensor:
+    """The logarithm of the sum of e^x over the given axes, without overflow.
+
+    Raises TypeError for integers, ValueError over an axis of size 0.
+
+    >>> logsumexp(Tensor([1000.0, 1000.0]), 0).item()
+    1000.6931762695312
+    """
+    axis = _axes("logsumexp", x.shape, axis)
+    if x.dtype not in (np.float32, np.float64):
+        raise TypeError(f"logsumexp: the input has dtype {x.dtype} but must be float32 or float64; convert it with "
+                        ".to(dtype='float32')")
+    if not all(x.shape[a] for a in axis):
+        raise ValueError(f"logsumexp: there is no sum of 0 values (shape {x.shape}, axis {axis}); reduce over axes "
+                         "that are not empty")
+    top = basic.max(x.detach(), axis=axis, keepdims=True)
+    top = where(abs(top) < np.inf, top, 0.0)
+    total = basic.sum(basic.exp(basic.sub(x, top)), axis=axis, keepdims=True)
+    y = basic.add(basic.log(total), top)
+    return y if keepdims else squeeze(y, axis)

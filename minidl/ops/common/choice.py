@@ -13,14 +13,26 @@ import numpy as np
 from .primitives import Array, Flag
 
 __all__ = [
-    "abs", "argmin", "argsort", "cast", "clip", "cumsum", "interpolate", "maximum", "min", "minimum", "pad", "prod",
-    "prod_grad_x", "sign", "where",
+    "abs", "argmin", "argsort", "cast", "ceil", "clip", "cos", "cumsum", "expm1", "floor", "floor_divide",
+    "interpolate", "log1p", "maximum", "min", "minimum", "one_hot", "pad", "prod", "prod_grad_x", "remainder", "round",
+    "sign", "sin", "tril", "triu", "unique", "where",
 ]
 
 abs: Callable[..., Array] = np.abs
 sign: Callable[..., Array] = np.sign
 maximum: Callable[..., Array] = np.maximum              # NaN where either is NaN
 minimum: Callable[..., Array] = np.minimum
+sin: Callable[..., Array] = np.sin
+cos: Callable[..., Array] = np.cos
+log1p: Callable[..., Array] = np.log1p
+expm1: Callable[..., Array] = np.expm1
+floor: Callable[..., Array] = np.floor
+ceil: Callable[..., Array] = np.ceil
+round: Callable[..., Array] = np.rint                   # of two the even one
+floor_divide: Callable[..., Array] = np.floor_divide
+remainder: Callable[..., Array] = np.remainder          # with the sign of the second
+tril: Callable[..., Array] = np.tril
+triu: Callable[..., Array] = np.triu
 
 
 def where(condition: Array, x: Array | float, y: Array | float) -> Array:
@@ -54,6 +66,20 @@ def argsort(x: Array, axis: int, descending: Flag = False, first: int | None = N
     else:
         order = np.argsort(x, axis=axis, kind="stable")
     return order if first is None else np.take(order, range(first), axis)
+
+
+def unique(x: Array, inverse: Flag, counts: Flag) -> tuple[Array, ...]:
+    """The values in rising order, each once, but for NaN; where each element is among them; how often each is there."""
+    found = np.unique(x, return_inverse=inverse, return_counts=counts, equal_nan=False)
+    parts: list[Array] = [*found] if isinstance(found, tuple) else [found]
+    if inverse:
+        parts[1] = parts[1].reshape(x.shape)
+    return tuple(parts)
+
+
+def one_hot(labels: Array, classes: int) -> Array:
+    """1 at each label along a new last axis of so many, and 0 elsewhere, as int64."""
+    return np.equal(labels[..., None], np.arange(classes, like=labels)).astype(np.int64)
 
 
 def prod(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:

@@ -83,6 +83,8 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                     first = array
                 elif array.__class__ is not first.__class__ or (
                         array.dtype is not first.dtype and len(arrays) not in integer):
+                    if (numbered := _masks_as_numbers(inputs, integer)) is not None:
+                        return call(*numbered, **options)
                     _check_same(name, inputs, integer)
                 if array.dtype.char in NOT_COMPUTED:
                     _refuse(name, array, parameters, named, options)
@@ -134,9 +136,9 @@ def _share(result: Tensor, inputs: tuple[object, ...]) -> None:
         result.node.changed = result.changed
 
 
-def _weigh(result: Tensor, inputs: tuple[object, ...]) -> None:
+def _weigh(result: Tensor, inputs: tuple[Any, ...]) -> None:
     """One number that is computed of a weighted mean counts as that does."""
-    held = {id(of): of for t in inputs if (of := weights_of(t)) is not None}
+    held = {id(of): of for t in inputs if (of := weights_of(t)) is not None and not t.shape}
     if len(held) == 1:
         result.weights, = held.values()
 
@@ -224,7 +226,8 @@ def _named(name: str, error: Exception, inputs: tuple[object, ...]) -> Exception
     if str(error).partition(": ")[0].replace("_", "").isalnum():
         return error
     dtypes = " and ".join(str(getattr(t, "dtype", type(t).__name__)) for t in inputs)
-    return type(error)(f"{name}: of {dtypes}: {error}; convert with .to(dtype=...)")
+    kind = next(kind for kind in (TypeError, ValueError, OverflowError) if isinstance(error, kind))
+    return kind(f"{name}: of {dtypes}: {error}; convert with .to(dtype=...)")      # NumPy's own kinds take no text
 
 
 def by_name_alone(name: str, options: Sequence[str]) -> TypeError:
@@ -234,11 +237,23 @@ def by_name_alone(name: str, options: Sequence[str]) -> TypeError:
 
 
 def _number(name: str, value: object, numbers: bool) -> int | float | bool:
-    """A Python number; NumPy's scalars become one, since theirs would decide the result's dtype."""
+    """A Python number; NumPy's scalars become one, and those of a subclass (x.size), which would decide the result's
+    dtype."""
     if numbers and isinstance(value, (int, float, np.integer, np.floating, np.bool)):
-        return value.item() if isinstance(value, np.generic) else value
+        number = value.item() if isinstance(value, np.generic) else value
+        return number if isinstance(number, bool) else int(number) if isinstance(number, int) else float(number)
     raise TypeError(f"{name}: an input is a {type(value).__module__}.{type(value).__name__} but must be a Tensor"
                     f"{' or a plain number' if numbers else ''}; wrap it in minidl.Tensor(...)")
+
+
+def _masks_as_numbers(inputs: tuple[Any, ...], integer: frozenset[int]) -> tuple[Any, ...] | None:
+    """Inputs of an op whose masks became numbers of the others' dtype; None if these have several, or none."""
+    places = [i for i, t in enumerate(inputs) if isinstance(t, Tensor) and i not in integer]
+    others = {inputs[i].dtype for i in places} - {np.dtype(bool)}
+    if len(others) != 1 or all(inputs[i].dtype != np.bool_ for i in places):
+        return None
+    return tuple(t.to(dtype=next(iter(others))) if i in places and t.dtype == np.bool_ else t
+                 for i, t in enumerate(inputs))
 
 
 def _check_same(name: str, inputs: tuple[Any, ...], integer: frozenset[int]) -> None:

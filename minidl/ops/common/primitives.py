@@ -99,6 +99,8 @@ PRIMITIVES: dict[str, Primitive] = {
     **dict.fromkeys(("add", "sub", "mul", "div", "neg", "pow", "pow_grad_x", "pow_grad_p"), PLAIN),
     **dict.fromkeys(("exp", "log", "sqrt", "gt", "ge", "lt", "le", "eq", "ne", "copy"), PLAIN),
     **dict.fromkeys(("abs", "sign", "maximum", "minimum", "where", "cast", "clip", "clip_grad_x"), PLAIN),
+    **dict.fromkeys(("sin", "cos", "log1p", "expm1", "erf", "floor", "ceil", "round"), PLAIN),
+    **dict.fromkeys(("floor_divide", "remainder", "tril", "triu", "one_hot", "unique"), PLAIN),
     **dict.fromkeys(("rsqrt", "rsqrt_grad_x"), PLAIN),
     **dict.fromkeys(ACTIVATIONS, Primitive("i", "i", "activation")),
     **dict.fromkeys((f"{act}_grad_x" for act in ACTIVATIONS), Primitive("ii", "i", "activation_grad_x")),
@@ -149,8 +151,9 @@ PRIMITIVES: dict[str, Primitive] = {
     **dict.fromkeys(("pair_loss", "pair_loss_grad_target", "pair_loss_grad_x"), PLAIN),
     "cross_entropy_with_grad": Primitive("ilcc", "si", "cross_entropy"),
     "update_metrics": Primitive(changes=(0,), effect=True, counter=True),
-    # batches, the update, and regions
+    # batches and random numbers, the update, and regions
     "gather": PLAIN, "next_batch": PLAIN, "next_rows": PLAIN,
+    **dict.fromkeys(("uniform", "normal", "integers"), Primitive(captured=True)),
     "advance": Primitive(changes=(0,), effect=True),
     "sgd": Primitive(changes=(0, 2), effect=True, update=True, captured=True),
     **dict.fromkeys(("adam", "rmsprop"), Primitive(changes=(0, 2, 3, 4), effect=True, update=True, captured=True)),

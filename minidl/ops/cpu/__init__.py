@@ -20,6 +20,7 @@ from ..common.shared import *
 from .choice import *
 from .conv import *
 from .data import *
+from .draws import *
 from .layers.activation import *
 from .layers.adaptive import *
 from .layers.attention import *

@@ -8,12 +8,12 @@ import operator
 
 import numpy as np
 
-from ..common import choice
+from ..common import choice, curves
 from ..common.curves import choose
 from ..common.primitives import Array, Flag
-from .parallel import REUSED_BYTES, TEMPORARY_BYTES, elementwise, empty, images_per_chunk, parallel_for, straight
+from .parallel import REUSED_BYTES, TEMPORARY_BYTES, elementwise, images_per_chunk, parallel_for, straight
 
-__all__ = ["argsort", "clip", "clip_grad_x", "copy", "dropout", "dropout_grad_x", "maximum", "minimum", "pow",
+__all__ = ["argsort", "clip", "clip_grad_x", "copy", "erf", "maximum", "minimum", "pow",
            "reshape", "rsqrt", "rsqrt_grad_x", "where"]
 
 MIN_SIZE = 4096                            # smaller ones are in a cache, and one call of NumPy is the least
@@ -93,6 +93,10 @@ def rsqrt(x: Array) -> Array:
     return elementwise(work, x)
 
 
+def erf(x: Array) -> Array:
+    return elementwise(curves.erf, x, chunk=TEMPORARY_BYTES // 2)      # which needs nine arrays
+
+
 def rsqrt_grad_x(gy: Array, y: Array) -> Array:
     """-y^3 gy / 2"""
     def work(gx: Array, gy: Array, y: Array) -> None:
@@ -143,21 +147,3 @@ def argsort(x: Array, axis: int, descending: Flag = False, first: int | None = N
 
     parallel_for(len(lines), images_per_chunk(n * x.itemsize), select)
     return np.moveaxis(order.reshape(*np.moveaxis(x, axis, -1).shape[:-1], first), -1, axis)
-
-
-def dropout(x: Array, p: float, key: tuple[int, int]) -> Array:
-    """x / (1 - p) where the i-th float32 of Philox(key), in C order, is at least p; else 0."""
-    y = empty(x.shape, x.dtype)
-    values, results = x.reshape(-1), y.reshape(-1)
-
-    def work(i: int, j: int) -> None:      # Philox counts in blocks of eight numbers
-        philox = np.random.Philox(key=np.array(key, np.uint64), counter=i // 8)
-        kept = np.random.Generator(philox).random(j - i, dtype=np.float32) >= p
-        choose(kept, values[i:j] / x.dtype.type(1 - p), 0, results[i:j])
-
-    parallel_for(x.size, TEMPORARY_BYTES // 4, work)
-    return y
-
-
-def dropout_grad_x(gy: Array, p: float, key: tuple[int, int]) -> Array:
-    return dropout(gy, p, key)             # the same mask again: drawing it costs less than keeping it

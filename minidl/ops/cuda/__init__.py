@@ -12,6 +12,7 @@ from .conv.auto.measuring import ahead as ahead
 from .conv.fused import *
 from .conv.fused.half import *
 from .data import *
+from .data.draws import *
 from .indexing import *
 from .launch import ones_like as ones_like
 from .layers.activation import *

@@ -9,7 +9,7 @@ from ..common.conv.own import users
 from ..common.geometry import is_int
 from ..common.op import op
 
-__all__ = ["dropout", "log_softmax", "relu", "sigmoid", "softmax", "tanh"]
+__all__ = ["dropout", "dropout2d", "log_softmax", "relu", "sigmoid", "softmax", "tanh"]
 
 
 @op(floating=True, by_place=0)
@@ -83,15 +83,45 @@ def _dropout(k, x: Tensor, *, p: float, key: rng.Key):
     return k.dropout(x, p, key), lambda gy, need: (k.dropout_grad_x(gy, p, key),)
 
 
-def dropout(x: Tensor, p: float = 0.5, *, key: rng.Key | None = None) -> Tensor:
+@op(floating=True)
+def _dropout2d(k, x: Tensor, *, p: float, key: rng.Key):
+    mask = k.dropout(k.ones_like(k.getitem(x, (..., slice(1), slice(1)))), p, key)
+    return k.mul(x, mask), lambda gy, need: (k.mul(gy, mask),)
+
+
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, key: rng.Key | None = None) -> Tensor:
     """Set each value to 0 with probability p and divide the others by 1 - p.
 
-    key: the (seed, counter) that decides the mask; by default this thread's next one since `minidl.manual_seed`.
-    Raises ValueError where p is not in [0, 1).
+    training: whether it does; else x as it is. key: the (seed, counter) that decides the mask; by default this thread's
+    next one since `minidl.manual_seed`. Raises ValueError where p is not in [0, 1).
 
     >>> dropout(Tensor([1.0, 2.0]), p=0.0).tolist()
     [1.0, 2.0]
     """
+    p = _probability("dropout", p)
+    return _dropout(x, p=p, key=_key(key)) if training else x
+
+
+def dropout2d(x: Tensor, p: float = 0.5, training: bool = True, *, key: rng.Key | None = None) -> Tensor:
+    """As `dropout`, but of whole channels: x (n,c,h,w), of which each image's maps stay or become 0 (Tompson et al.
+    2015). Raises ValueError for another number of axes too.
+
+    >>> dropout2d(Tensor([[[[1.0, 2.0]]]]), p=0.0).tolist()
+    [[[[1.0, 2.0]]]]
+    """
+    if x.ndim != 4:
+        raise ValueError(f"dropout2d: x has shape {x.shape} but must have 4 axes (n,c,h,w); see .reshape(), or use "
+                         "ops.dropout")
+    p = _probability("dropout2d", p)
+    return _dropout2d(x, p=p, key=_key(key)) if training else x
+
+
+def _key(given: rng.Key | None) -> rng.Key:
+    key: rng.Key = mode.recorder.dynamic(rng.next_key) if given is None else given
+    return key
+
+
+def _probability(name: str, p: float) -> float:
     if not 0 <= p < 1:
-        raise ValueError(f"dropout: p is {p!r} but must be in [0, 1)")
-    return _dropout(x, p=float(p), key=mode.recorder.dynamic(rng.next_key) if key is None else key)
+        raise ValueError(f"{name}: p is {p!r} but must be in [0, 1)")
+    return float(p)

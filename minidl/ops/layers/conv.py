@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from ...core.tensor import Tensor
 from ..common.conv.parts import as_one, in_parts
-from ..common.geometry import Padding, Pair, conv_geometry
+from ..common.geometry import Pair, Windows, conv_geometry
 from ..common.op import op
 
 __all__ = ["conv2d"]
 
 
 @op(floating=True)
-def conv2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: Pair = 1, padding: Padding = 0,
+def conv2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: Pair = 1, padding: Windows = 0,
            dilation: Pair = 1, groups: int = 1, algorithm: str = "auto"):
     """Cross-correlate images with filters: x (n,c,h,w), w (m,c,kh,kw), b (m,) -> (n,m,oh,ow).
 
     y[n,m,i,j] = b[m] + sum over c,p,q of x[n, c, i*sh + p, j*sw + q] * w[m,c,p,q], zeros outside x
     (PMPP ch. 16, Fig. 16.4; Krizhevsky 2009, section 6.2).
 
-    stride: an int or (sh, sw). padding: p, (ph, pw) or ((top, bottom), (left, right)).
+    stride: an int or (sh, sw). padding: p, (ph, pw), ((top, bottom), (left, right)), or "same": so much, at stride 1,
+    that the output is as large as the images.
     algorithm: "auto", or one of the backend's: "direct", "unroll", "gemm", "fft" or, for groups and dilation, "grouped"
     on the CPU. groups: channels and
     filters in so many parts, each convolved for itself: w is then (m,c/groups,kh,kw) (KSH 2012, section 3.2). dilation:

@@ -1,25 +1,29 @@
-"""Convolution in one dimension, transposed convolution, and images of other sizes: by ops and primitives of conv2d."""
+"""Convolution in one dimension and in three, transposed convolution, and images of other sizes: by ops and primitives
+of conv2d."""
 
 from __future__ import annotations
 
 from ...core.tensor import Tensor
+from ..arrays.arrange import pad, stack
+from ..arrays.indexing import getitem
 from ..arrays.shapes import reshape, transpose
-from ..common.geometry import Padding, Pair, conv_geometry, edges, is_int, pair
+from ..common.geometry import Padding, Pair, Triple, around, conv_geometry, edges, is_int, pair, several
 from ..common.op import also, op
 from .conv import conv2d
 from .pool import avg_pool2d
 
-__all__ = ["adaptive_avg_pool2d", "conv1d", "conv_transpose2d", "interpolate", "pixel_shuffle"]
+__all__ = ["adaptive_avg_pool2d", "conv1d", "conv3d", "conv_transpose2d", "interpolate", "pixel_shuffle"]
 
+VOLUME = "depth", "height", "width"
 Size = int | None | tuple[int | None, int | None]
 
 
 @also
-def conv1d(x: Tensor, w: Tensor, b: Tensor | None = None, stride: int = 1, padding: int | tuple[int, int] = 0,
+def conv1d(x: Tensor, w: Tensor, b: Tensor | None = None, stride: int = 1, padding: int | tuple[int, int] | str = 0,
            dilation: int = 1, groups: int = 1, algorithm: str = "auto") -> Tensor:
     """Cross-correlate sequences with filters: x (n,c,l), w (m,c/groups,size), b (m,) -> (n,m,ol), by `conv2d`.
 
-    padding: an int, or (before, after). Raises ValueError where shapes or options do not fit.
+    padding: an int, (before, after), or "same" as of `conv2d`. Raises ValueError where shapes or options do not fit.
 
     >>> conv1d(Tensor([[[1.0, 2.0, 4.0]]]), Tensor([[[-1.0, 1.0]]])).tolist()
     [[[1.0, 2.0]]]
@@ -28,9 +32,42 @@ def conv1d(x: Tensor, w: Tensor, b: Tensor | None = None, stride: int = 1, paddi
         raise ValueError(f"conv1d: x has shape {x.shape} and w has shape {w.shape} but both must have 3 axes, x "
                          "(n,c,l) and w (m,c,size); see .reshape()")
     y = conv2d(reshape(x, shape=(*x.shape[:2], 1, x.shape[2])), reshape(w, shape=(*w.shape[:2], 1, w.shape[2])), b,
-               stride=(1, stride), padding=((0, 0), padding if isinstance(padding, tuple) else (padding, padding)),
-               dilation=(1, dilation), groups=groups, algorithm=algorithm)
+               stride=(1, stride), dilation=(1, dilation), groups=groups, algorithm=algorithm,
+               padding=padding if isinstance(padding, str) else (
+                   (0, 0), padding if isinstance(padding, tuple) else (padding, padding)))
     return reshape(y, shape=(*y.shape[:2], y.shape[3]))
+
+
+@also
+def conv3d(x: Tensor, w: Tensor, b: Tensor | None = None, stride: Triple = 1, padding: Triple | str = 0,
+           dilation: Triple = 1, groups: int = 1, algorithm: str = "auto") -> Tensor:
+    """Cross-correlate volumes with filters: x (n,c,d,h,w), w (m,c/groups,kd,kh,kw), b (m,) -> (n,m,od,oh,ow).
+
+    By one `conv2d`, whose images have as channels all planes that an output plane reads, kd times x's memory.
+    padding: an int, (pd, ph, pw), or "same" as of `conv2d`. Raises ValueError where shapes or options do not fit.
+
+    >>> conv3d(Tensor([[[[[1.0]], [[2.0]], [[4.0]]]]]), Tensor([[[[[-1.0]], [[1.0]]]]])).tolist()
+    [[[[[1.0]], [[2.0]]]]]
+    """
+    if x.ndim != 5 or w.ndim != 5 or not is_int(groups, 1) or x.shape[1] != w.shape[1] * groups:
+        raise ValueError(f"conv3d: x has shape {x.shape}, w {w.shape} and groups is {groups!r} but they must be x "
+                         "(n,c,d,h,w) and w (m,c/groups,kd,kh,kw)")
+    sd, sh, sw = strides = several("conv3d", "stride", stride, 1, VOLUME)
+    dd, dh, dw = dilations = several("conv3d", "dilation", dilation, 1, VOLUME)
+    given = around("conv3d", padding, w.shape[2:], strides, dilations)
+    ends, *sides = given if given and isinstance(padding, str) else several("conv3d", "padding", given, 0, VOLUME)
+    if ends not in (0, (0, 0)):
+        x = pad(x, widths=(0, 0, 0, 0, *edges("conv3d", (ends, 0))[:2]))
+    (n, c, depth, *plane), (m, _, kd, *window) = x.shape, w.shape
+    od = (depth - dd * (kd - 1) - 1) // sd + 1
+    if od < 1:
+        raise ValueError(f"conv3d: the window is {dd * (kd - 1) + 1} deep, more than the {depth} planes of the padded "
+                         "input; use a smaller window or more padding")
+    planes = [getitem(x, (slice(None), slice(None), slice(p * dd, p * dd + (od - 1) * sd + 1, sd))) for p in range(kd)]
+    images = transpose(stack(planes, 2), axes=(0, 3, 1, 2, 4, 5))                      # (n,od,c,kd,h,w)
+    y = conv2d(reshape(images, shape=(n * od, c * kd, *plane)), reshape(w, shape=(m, c // groups * kd, *window)), b,
+               stride=(sh, sw), padding=(sides[0], sides[1]), dilation=(dh, dw), groups=groups, algorithm=algorithm)
+    return transpose(reshape(y, shape=(n, od, *y.shape[1:])), axes=(0, 2, 1, 3, 4))
 
 
 @op(floating=True)

@@ -7,11 +7,13 @@ import math
 import numpy as np
 
 from ...core.tensor import Tensor
+from ..arrays.basic import exp, log
+from ..arrays.select import where
 from ..common.op import op
 from .loss import REDUCTIONS, _labels
 from .nll import nll
 
-__all__ = ["binary_cross_entropy_with_logits", "huber_loss", "l1_loss", "mse_loss", "nll_loss"]
+__all__ = ["binary_cross_entropy_with_logits", "huber_loss", "kl_div", "l1_loss", "mse_loss", "nll_loss"]
 
 
 def nll_loss(log_p: Tensor, labels: Tensor | np.ndarray | list[int], weight: Tensor | None = None, *,
@@ -148,3 +150,19 @@ def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, *, reduction: st
         raise ValueError(f"{name}: pos_weight has shape {ends}, which does not broadcast to x's {x.shape}; "
                          "give one value for each class, the last axis")
     return _binary_cross_entropy_with_logits(x, target, pos_weight, reduction=reduction)
+
+
+def kl_div(x: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    """target (log(target) - x), elementwise, and 0 where target is 0: how far probabilities, of which x has the
+    logarithms, are from others (Kullback and Leibler 1951). log_target: the target has logarithms, too. reduction: as
+    `l1_loss`, or "batchmean", the sum over the size of the first axis, which is the divergence's mean.
+
+    >>> kl_div(Tensor([[0.5, 0.5]]).log(), Tensor([[1.0, 0.0]]), reduction="batchmean").item()
+    0.693...
+    """
+    _alike("kl_div", x, target, "sum" if reduction == "batchmean" else reduction)
+    p, log_p = (exp(target), target) if log_target else (target, log(where(target > 0, target, 1.0)))
+    each = p * (log_p - x)
+    if reduction == "none":
+        return each
+    return each.mean() if reduction == "mean" else each.sum() / (len(x) if reduction == "batchmean" else 1)

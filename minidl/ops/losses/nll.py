@@ -9,6 +9,7 @@ from ...core.tensor import Tensor
 from ..arrays.arrange import gather
 from ..arrays.basic import eq
 from ..arrays.select import clip, where
+from ..arrays.shapes import reshape, transpose
 from ..common.geometry import is_int
 from ..common.op import op
 
@@ -27,9 +28,15 @@ def _nll_loss(k, log_p: Tensor, labels: Tensor, weight: Tensor | None = None, *,
 
 def nll(log_p: Tensor, labels: Tensor, weight: Tensor | None, reduction: str, ignored: int | None,
         smoothing: float = 0.0) -> Tensor:
-    """The loss; a weighted mean knows how much each label counts in it: `loss.weights`, (n,)."""
+    """The loss; a weighted mean, and losses of each row, know how much each label counts: `loss.weights`, (n,).
+
+    log_p may be (n,classes,...); labels are (n,) of all pixels."""
+    if log_p.ndim > 2:
+        pixels = transpose(log_p, axes=(0, *range(2, log_p.ndim), 1))
+        loss = nll(reshape(pixels, shape=(labels.size, log_p.shape[1])), labels, weight, reduction, ignored, smoothing)
+        return reshape(loss, shape=pixels.shape[:-1]) if reduction == "none" else loss
     loss = _nll_loss(log_p, labels, weight, reduction=reduction, smoothing=smoothing, ignored=ignored)
-    if reduction == "mean":
+    if reduction != "sum":
         with no_grad():
             # A label that is not a class makes the loss NaN, whatever its weight.
             counts = None if weight is None else gather(weight, 0, clip(labels, low=0, high=log_p.shape[1] - 1))
@@ -45,7 +52,7 @@ def counting(name: str, logits: Tensor, labels: Tensor, weight: Tensor | None, i
     for an ignored label that is not an int."""
     if ignored is not None and not is_int(ignored, -math.inf):
         raise ValueError(f"{name}: ignore_index is {ignored!r} but must be an int, a label")
-    if weight is not None and weight.shape != logits.shape[1:]:
+    if weight is not None and weight.shape != logits.shape[1:2]:
         raise ValueError(f"{name}: weight has shape {weight.shape} but logits {logits.shape} have {logits.shape[1]} "
                          "classes; give one weight for each")
     return labels if ignored is None else where(eq(labels, ignored), 0, labels)

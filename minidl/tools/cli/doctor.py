@@ -26,7 +26,7 @@ SECONDS = 5.0                              # that an answer of the network, or o
 EXTRAS = {                                 # import name -> what it is for, and the extra that brings it
     "matplotlib": ("minidl plot", "plot"), "PIL": ("minidl predict", "image"),
     "tensorboardX": ("minidl train --tensorboard", "tensorboard"),
-    "safetensors": ("weights as .safetensors", "safetensors"),
+    "safetensors": ("weights as .safetensors", "safetensors"), "sklearn": ("training.f1_score", "metrics"),
     "onnx": ("minidl.onnx.export", "onnx"), "onnxruntime": ("running exported nets", "onnx"),
     "pytest": ("the tests", "test")}
 

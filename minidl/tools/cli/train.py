@@ -134,6 +134,10 @@ def _of_training(p: Parser) -> None:
     sizes.add_argument("--batch-size", type=positive, help="images or rows a step, of all ranks together (mpiexec -n)")
     sizes.add_argument("--batch-size-per-rank", dest="batch_size", metavar="N", help="the same said by the images of a "
                        "rank", type=lambda text: positive(text) * distributed.current().size)
+    p.add_argument("--accumulate", type=positive, default=1, metavar="N", help="batches whose gradients each step adds "
+                   "up, as of one batch that has all their images (default: %(default)s)")
+    p.add_argument("--clip", type=real, metavar="NORM", help="what the norm of all gradients of a step is at most "
+                   "(default: any)")
     p.add_argument("--optimizer", choices=(*optim.OPTIMIZERS, OWN), help="what updates parameters (default: the "
                    "recipe's, mostly sgd; of others, rate and decay have defaults of their own); own: the model's, as "
                    "airbench's")
@@ -416,7 +420,7 @@ def optimizer_of(args: argparse.Namespace, model: nn.Module, steps: int) -> tupl
         return make(model.parameters(), **numbers), optim.schedule(args.lr_schedule, steps)
     if own is None:
         raise ValueError(f"--optimizer={OWN}: --model={args.model} brings none; use {', '.join(optim.OPTIMIZERS)}")
-    return own(model, args.lr_schedule, max(1, steps), args.batch_size, **numbers)
+    return own(model, args.lr_schedule, max(1, steps), args.batch_size * args.accumulate, **numbers)
 
 
 def start_from_images(model: nn.Module, train: data.Data, where: str, preprocessing: dict[str, Any]) -> None:
@@ -454,6 +458,8 @@ def check(args: argparse.Namespace) -> None:
     own = optim.OPTIMIZERS.get(args.optimizer, (None, {}))[1]
     if args.label_smoothing > 1:
         raise ValueError(f"--label-smoothing={args.label_smoothing} must be in [0, 1]")
+    if args.clip == 0:
+        raise ValueError("--clip=0 must be above 0; leave it out to clip nothing")
     if args.momentum is not None and own.get("momentum", 0.0) is None:
         raise ValueError(f"--momentum={args.momentum} has no meaning for --optimizer={args.optimizer}; leave it out")
 
@@ -511,7 +517,7 @@ def run(args: argparse.Namespace, report: bool = True) -> None:
     config = config_of(args, train, test, note, where, before)
     if not args.resume:                    # else once the checkpoint is accepted
         by_first(lambda: folder.write_config(config))
-    optimizer, schedule = optimizer_of(args, model, args.epochs * len(train_loader))
+    optimizer, schedule = optimizer_of(args, model, args.epochs * math.ceil(len(train_loader) / args.accumulate))
     loss = loss_of(trained, args.label_smoothing)
     if weights is None:
         start_from_images(model, train, where, preprocessing)
@@ -526,14 +532,23 @@ def run(args: argparse.Namespace, report: bool = True) -> None:
         history = fit(trained, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
                       progress=not args.no_progress, say=say, callbacks=[folder, *boards], compiled=args.compile,
                       checkpoints=folder.path, save_every=args.save_every, resume=bool(args.resume),
-                      loss=loss, metrics=metrics_of(args))
+                      accumulate=args.accumulate, clip=args.clip, loss=loss, metrics=metrics_of(args))
         last = history[-1] if history else dict(zip(
             ("test_loss", "test_accuracy"), evaluate(trained, test_loader, loss=loss), strict=True))
         by_first(lambda: minidl.save(model, folder.weights, data=train_loader))
         if report and world.rank == 0:
             _pictures(folder, model, test_loader)
     say(f"{args.model} on {train.name}: {result(last)} after {args.epochs} "
-        f"epoch{'' if args.epochs == 1 else 's'} in {time.perf_counter() - start:.1f} s ({where})")
+        f"epoch{'' if args.epochs == 1 else 's'} in {time.perf_counter() - start:.1f} s ({where}); "
+        + _next(folder, last))
+
+
+def _next(folder: RunFolder, last: dict[str, Any]) -> str:
+    """Where a finished run's weights are, and what can be done with it."""
+    run, weights = (shlex.quote(str(path)) for path in (folder.path, folder.weights))
+    answers = not math.isnan(last.get("test_accuracy", math.nan))
+    predict = f"{typed('minidl predict')} --weights {weights} FILE, or " if answers else ""
+    return f"weights in {folder.weights}; next: {predict}{typed('minidl plot')} {run}"
 
 
 def see_gradients(args: argparse.Namespace, model: nn.Module, train: data.Data, where: str,

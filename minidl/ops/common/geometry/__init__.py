@@ -9,8 +9,10 @@ from typing import Any, NamedTuple, TypeVar
 
 Geometry = TypeVar("Geometry")
 Pair = int | tuple[int, int]
+Triple = int | tuple[int, int, int]
 TALL = 32                                  # rows of a filter that kernels for thin groups have in a thread's registers
 Padding = int | tuple[int, int] | tuple[tuple[int, int], tuple[int, int]]
+Windows = Padding | str                    # of convolutions: "same" and "valid" too
 
 
 def cached(geometry: Callable[..., Geometry]) -> Callable[..., Geometry]:
@@ -87,14 +89,21 @@ def is_int(value: object, least: float) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
+def several(name: str, what: str, value: Any, least: int, axes: tuple[str, ...]) -> tuple[int, ...]:
+    """An int, or an int of each axis, each at least `least`; of one axis an int alone."""
+    value, count = plain(value), len(axes)
+    found = value if isinstance(value, tuple) and count > 1 else (value,) * count
+    if len(found) != count or not all(is_int(v, least) for v in found):
+        word = "pair" if count == 2 else "triple"
+        form = f" or a {word} of ints ({', '.join(axes)}), each at least" if count > 1 else " of at least"
+        raise ValueError(f"{name}: {what} is {value!r} but must be an int{form} {least}")
+    return found
+
+
 def pair(name: str, what: str, value: Pair, least: int) -> tuple[int, int]:
     """An int, or a pair of ints (height, width), each at least `least`."""
-    value = plain(value)
-    both = value if isinstance(value, tuple) else (value, value)
-    if len(both) != 2 or not all(is_int(v, least) for v in both):
-        raise ValueError(f"{name}: {what} is {value!r} but must be an int or a pair of ints (height, width), "
-                         f"each at least {least}")
-    return both
+    height, width = several(name, what, value, least, ("height", "width"))
+    return height, width
 
 
 def edges(name: str, padding: Padding) -> tuple[int, int, int, int]:
@@ -108,6 +117,23 @@ def edges(name: str, padding: Padding) -> tuple[int, int, int, int]:
     return flat[0], flat[1], flat[2], flat[3]
 
 
+def around(name: str, padding: Windows | Triple, window: tuple[int, ...], stride: tuple[int, ...],
+           dilation: tuple[int, ...]) -> Any:
+    """A convolution's padding in numbers: "same" has the output as large as the input (for an even window one more
+    behind than before), "valid" is 0."""
+    if not isinstance(padding, str):
+        return padding
+    if padding == "valid":
+        return 0
+    if padding != "same":
+        raise ValueError(f"{name}: padding {padding!r} is not 'same' or 'valid'; write it in numbers")
+    if max(stride) > 1:
+        raise ValueError(f"{name}: padding is 'same' but stride is {stride}, by which the output is smaller; use "
+                         "stride 1, or padding in numbers")
+    total = [d * (size - 1) for size, d in zip(window, dilation, strict=True)]
+    return tuple((n // 2, n - n // 2) for n in total)
+
+
 def _slide(name: str, size: tuple[int, int], window: tuple[int, int], stride: tuple[int, int],
            edge: tuple[int, int, int, int]) -> tuple[int, int]:
     """Output size: floor((size + padding - window) / stride) + 1 along each axis."""
@@ -119,8 +145,8 @@ def _slide(name: str, size: tuple[int, int], window: tuple[int, int], stride: tu
 
 
 @cached
-def conv_geometry(x: tuple[int, ...], w: tuple[int, ...], b: tuple[int, ...] | None, stride: Pair, padding: Padding,
-                  algorithm: str, groups: int = 1, dilation: Pair = 1) -> ConvGeometry:
+def conv_geometry(x: tuple[int, ...], w: tuple[int, ...], b: tuple[int, ...] | None, stride: Pair,
+                  padding: Windows, algorithm: str, groups: int = 1, dilation: Pair = 1) -> ConvGeometry:
     """The geometry of conv2d from shapes x (n,c,h,w), w (m,c/groups,kh,kw), b (m,); cached per shape."""
     if len(x) != 4 or len(w) != 4:
         raise ValueError(f"conv2d: x has shape {x} and w has shape {w} but both must have 4 axes, x (n,c,h,w) "
@@ -139,7 +165,7 @@ def conv_geometry(x: tuple[int, ...], w: tuple[int, ...], b: tuple[int, ...] | N
         raise ValueError(f"conv2d: b has shape {b} but w has {w[0]} filters; b must have shape ({w[0]},)")
     sh, sw = pair("conv2d", "stride", stride, 1)
     dh, dw = pair("conv2d", "dilation", dilation, 1)
-    edge = edges("conv2d", padding)
+    edge = edges("conv2d", around("conv2d", padding, w[2:], (sh, sw), (dh, dw)))
     wide = (w[2] - 1) * dh + 1, (w[3] - 1) * dw + 1
     for size, window, reach, d in zip((x[2] + edge[0] + edge[1], x[3] + edge[2] + edge[3]), w[2:], wide, (dh, dw),
                                       strict=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ...common.primitives import Array
@@ -48,6 +50,8 @@ def cross_entropy_grad_x(gy: Array, log_p: Array, labels: Array, reduction: str,
 
 
 def update_metrics(sums: Array, loss: Array, x: Array, labels: Array) -> None:
-    """sums[0] += the mean loss * n, sums[1] += how many rows of x (n,classes) are largest at their label; float64."""
+    """sums[0] += the mean loss * n, sums[1] += how many rows of x (n,classes) are largest at their label, sums[2] += 1
+    while sums[0] is finite; float64."""
     sums[0] += float(loss) * len(labels)
     sums[1] += np.count_nonzero(np.argmax(x, axis=1) == labels)
+    sums[2] += math.isfinite(sums[0])

@@ -1,13 +1,14 @@
-"""Convolution algorithms of users on CUDA arrays: rows of the table beside those of minidl."""
+"""Kernels of users on CUDA arrays: those of convolutions are rows of the table beside those of minidl."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any
 
-from ...common.conv.own import Launch, OwnConv, Refuses
-from ...common.geometry import ConvGeometry
-from ...common.primitives import Array
+import cupy
+
+from ....core.device import Array
+from ...common.conv.own import STRUCTS, Launch, OwnConv, Refuses
 from .. import launch
 from .auto.measuring import Launcher
 
@@ -20,11 +21,15 @@ class OnCuda(Launch):
 
     def _start(self, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...],
                shared: int, constants: dict[str, Any]) -> None:
-        if self.symbols:
-            raise ValueError(f"launch: {', '.join(self.symbols)} of {self.own.file} cannot be filled on a GPU; pass "
-                             "the array to the kernel, or compute on the CPU, where minidl check and emulate fill it")
         start = launch.generated(self.own.file, self.own.text, kernel, launch.real(self.dtype), *constants.items())
-        start(grid, block, *(launch.by_value("Geometry", each) if isinstance(each, ConvGeometry) else each
+        for symbol, array in self.symbols.items():     # on this stream: the next launch may refill it
+            try:
+                memory = start.module.get_global(symbol)
+            except cupy.cuda.driver.CUDADriverError:   # the compiler leaves out what this kernel does not use
+                continue
+            filling = launch.dense(array)
+            memory.copy_from_device_async(filling.data, filling.nbytes)
+        start(grid, block, *(launch.by_value(STRUCTS[type(each)], each) if type(each) in STRUCTS else each
                              for each in arguments), shared=shared)
 
 
@@ -33,6 +38,15 @@ def row(own: OwnConv) -> tuple[Launcher | None, Launcher | None, Launcher | None
     def launcher(direction: str) -> Launcher | None:
         return functools.partial(_run, own, direction) if direction in own.launchers else None
     return launcher("y"), launcher("dx"), launcher("dw"), own.refuses
+
+
+def run(own: OwnConv, direction: str, *arguments: Array) -> Array:
+    """A direction of another op than a convolution. Raises ValueError for a case that the kernels cannot compute."""
+    g = arguments[-1] if type(arguments[-1]) in STRUCTS else None
+    if reason := own.refuses(direction, g, arguments[0].dtype):
+        raise ValueError(f"{own.kind}: algorithm {own.name!r} cannot compute {direction} of an array "
+                         f"{arguments[0].shape}: {reason}; use algorithm 'auto'")
+    return _run(own, direction, *arguments)
 
 
 def _run(own: OwnConv, direction: str, *arguments: Any) -> Array:

@@ -14,17 +14,19 @@ from ....common.primitives import Array
 from ... import launch
 
 __all__ = [
-    "abs", "add", "clip", "clip_grad_x", "div", "eq", "exp", "ge", "gt", "le", "log", "lt", "maximum", "minimum", "mul",
-    "ne", "neg", "pow", "pow_grad_p", "pow_grad_x", "rsqrt", "rsqrt_grad_x", "sign", "sqrt", "sub",
+    "abs", "add", "ceil", "clip", "clip_grad_x", "cos", "div", "eq", "erf", "exp", "expm1", "floor", "ge", "gt", "le",
+    "log", "log1p", "lt", "maximum", "minimum", "mul", "ne", "neg", "pow", "pow_grad_p", "pow_grad_x", "round", "rsqrt",
+    "rsqrt_grad_x", "sign", "sin", "sqrt", "sub",
 ]
 
 FILE = "layers/activation/formulas.cu"
 POWERS: dict[float, str] = {2: "squared", 3: "cubed"}      # exponents whose powers are products, as PyTorch has them
 QUESTIONS = "greater", "greater_equal", "less", "less_equal", "equal", "unequal"
-FORMULAS = (*POWERS.values(), *QUESTIONS, "absolute", "bounded", "bounded_grad", "difference", "exponential", "larger",
-            "logarithm", "negative", "over_root", "over_root_grad", "power_derivative", "power_derivative_p",
-            "power_grad", "product", "quotient", "root", "sign", "smaller", "sum")
-OF_POWERS = "power_grad", "power_derivative"    # whose pow is of float32 alone: doubles call a function
+FORMULAS = (*POWERS.values(), *QUESTIONS, "absolute", "bounded", "bounded_grad", "cosine", "difference",
+            "error_function", "exponential", "exponential_less_1", "larger", "logarithm", "logarithm_of_1_more",
+            "negative", "over_root", "over_root_grad", "power_derivative", "power_derivative_p", "power_grad",
+            "product", "quotient", "root", "rounded", "rounded_down", "rounded_up", "sign", "sine", "smaller", "sum")
+OF_FLOATS = "power_grad", "power_derivative", "sine", "cosine"     # of float32 alone: of doubles they call a function
 MAX_INT = 1 << 53                          # of a plain number: all to there are doubles
 
 
@@ -36,7 +38,7 @@ def _constants(name: str, dtype: np.dtype, wide: bool) -> tuple[launch.Constant,
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (FILE, _constants(name, dtype, wide)) for dtype in launch.C_NAME
     for wide, names in ((True, FORMULAS), (False, ("quotient", "unequal"))) for name in names
-    if dtype == np.float32 or name not in OF_POWERS]
+    if dtype == np.float32 or name not in OF_FLOATS]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -99,7 +101,8 @@ def _two(name: str, x: Array, y: Array, out: Array | None = None) -> Array:
 
 def _of_one(name: str, other: Callable[..., Array]) -> Callable[..., Array]:
     def primitive(x: Array, out: Array | None = None) -> Array:
-        return _formula(name, x, out=out) if _goes(x) and _lies(out, x) else other(x, out=out)
+        there = _goes(x) and _lies(out, x) and (x.dtype == np.float32 or name not in OF_FLOATS)
+        return _formula(name, x, out=out) if there else other(x, out=out)
     return primitive
 
 
@@ -112,6 +115,10 @@ def _of_two(name: str, other: Callable[..., Array]) -> Callable[..., Array]:
 exp, log, sqrt = _of_one("exponential", shared.exp), _of_one("logarithm", shared.log), _of_one("root", shared.sqrt)
 neg, abs = _of_one("negative", shared.neg), _of_one("absolute", choice.abs)
 sign = _of_one("sign", choice.sign)
+sin, cos = _of_one("sine", choice.sin), _of_one("cosine", choice.cos)
+log1p, expm1 = _of_one("logarithm_of_1_more", choice.log1p), _of_one("exponential_less_1", choice.expm1)
+floor, ceil = _of_one("rounded_down", choice.floor), _of_one("rounded_up", choice.ceil)
+round = _of_one("rounded", choice.round)
 add, sub = _of_two("sum", shared.add), _of_two("difference", shared.sub)
 mul, div = _of_two("product", shared.mul), _of_two("quotient", shared.div)
 maximum, minimum = _of_two("larger", choice.maximum), _of_two("smaller", choice.minimum)
@@ -149,6 +156,10 @@ def clip(x: Array, low: float | None, high: float | None, out: Array | None = No
 
 def clip_grad_x(gy: Array, x: Array, low: float | None, high: float | None) -> Array:
     return _formula("bounded_grad", gy, x, -math.inf if low is None else low, math.inf if high is None else high)
+
+
+def erf(x: Array) -> Array:
+    return _formula("error_function", x)
 
 
 def rsqrt(x: Array) -> Array:

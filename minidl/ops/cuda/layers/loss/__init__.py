@@ -100,7 +100,8 @@ def cross_entropy_with_grad(x: Array, labels: Array, reduction: str, smoothing: 
 
 
 def update_metrics(sums: Array, loss: Array, x: Array, labels: Array) -> None:
-    """sums[0] += the mean loss * n, sums[1] += how many rows of x (n,classes) are largest at their label; float64."""
+    """sums[0] += the mean loss * n, sums[1] += how many rows of x (n,classes) are largest at their label, sums[2] += 1
+    while sums[0] is finite; float64."""
     n, classes = x.shape
     launch.kernel("layers/loss/metrics.cu", "update_metrics", launch.real(x.dtype))(
         (1,), (min(MOST_THREADS, 32 * launch.blocks(n, 32)),), sums, loss, x, _wide(labels), n, classes)

@@ -1,4 +1,5 @@
-// What training reports, summed on the device: sums[0] += loss * n, sums[1] += how many of n images were classified right.
+// What training reports, summed on the device: sums[0] += loss * n, sums[1] += how many of n images were classified right,
+// sums[2] += 1 while sums[0] is finite: the host, which looks later, knows by it in which step that ended.
 //
 // x (n, classes) are the logits, loss is the images' mean loss, one number. An image is right where its largest logit,
 // the first of equal ones and NaN above all, is its label's. One block owns everything; a thread owns every
@@ -26,5 +27,6 @@ extern "C" __global__ void update_metrics(double* sums, const REAL* loss, const 
         for (int i = 1; i < blockDim.x / 32; i++) right += warps[i];
         sums[0] = __dadd_rn(sums[0], __dmul_rn((double)*loss, (double)n));
         sums[1] += right;
+        sums[2] += isfinite(sums[0]);
     }
 }

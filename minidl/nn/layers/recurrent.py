@@ -1,0 +1,224 @@
+"""Recurrent layers: cells, which make one step, and layers over sequences (Elman 1990; Hochreiter and Schmidhuber 1997,
+with the forget gate of Gers et al. 2000; Cho et al. 2014). Names and shapes of parameters are PyTorch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ... import ops
+from ...core.tensor import Tensor
+from ...ops.create import zeros
+from ..module import Module
+from .basic import _parameter, _positive
+
+State = tuple[Tensor, ...]                 # the hidden state h, and of an LSTM what its cell holds, c
+Given = Tensor | State | None
+PARTS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
+
+
+def _lstm(gx: Tensor, gh: Tensor, h: Tensor, c: Tensor) -> State:
+    i, f, g, o = (gx + gh).chunk(4, 1)
+    c = ops.sigmoid(f) * c + ops.sigmoid(i) * ops.tanh(g)
+    return ops.sigmoid(o) * ops.tanh(c), c
+
+
+def _gru(gx: Tensor, gh: Tensor, h: Tensor) -> State:
+    (xr, xz, xn), (hr, hz, hn) = gx.chunk(3, 1), gh.chunk(3, 1)
+    n = ops.tanh(xn + ops.sigmoid(xr + hr) * hn)
+    return n + ops.sigmoid(xz + hz) * (h - n),
+
+
+class Kind(NamedTuple):
+    """A kind of recurrence: its step of (W_ih x + b_ih, W_hh h + b_hh, state), how many gates there are in these, and
+    of how many Tensors the state is."""
+
+    step: Callable[..., State]
+    gates: int = 1
+    states: int = 1
+
+
+KINDS = {"tanh": Kind(lambda gx, gh, h: (ops.tanh(gx + gh),)), "relu": Kind(lambda gx, gh, h: (ops.relu(gx + gh),)),
+         "lstm": Kind(_lstm, 4, 2), "gru": Kind(_gru, 3)}
+
+
+class _Recurrent(Module):
+    """What cells and layers share. Raises ValueError for sizes below 1, a nonlinearity that is not "tanh" or "relu",
+    and for an x or a state of another shape."""
+
+    kind: str
+
+    def __init__(self, input_size: int, hidden_size: int, kind: str):
+        super().__init__()
+        name = type(self).__name__
+        self.input_size, self.hidden_size = _positive(name, input_size=input_size, hidden_size=hidden_size)
+        if kind not in KINDS:
+            raise ValueError(f"{name}: nonlinearity is {kind!r} but must be 'tanh' or 'relu'")
+        self.kind = kind
+
+    def _add(self, end: str, inputs: int, bias: bool) -> None:
+        """Parameters, which start uniform in +-1/sqrt(hidden_size)."""
+        rows = KINDS[self.kind].gates * self.hidden_size
+        for name, shape in zip(PARTS, ((rows, inputs), (rows, self.hidden_size), (rows,), (rows,)), strict=True):
+            there = bias or name.startswith("weight")
+            setattr(self, name + end, _parameter(shape, self.hidden_size) if there else None)
+
+    def _of(self, end: str) -> list[Any]:
+        return [getattr(self, name + end) for name in PARTS]
+
+    def _given(self, x: Tensor, hx: Given, lead: tuple[int, ...], axes: str) -> State:
+        """The state as it is given, or zeros."""
+        size, count = self.hidden_size, KINDS[self.kind].states
+        if x.ndim != axes.count(",") + 1 or x.shape[-1] != self.input_size:
+            raise ValueError(f"{type(self).__name__}: x has shape {x.shape} but must be {axes} with an input_size of "
+                             f"{self.input_size}; see .unsqueeze()")
+        if hx is None:
+            return (zeros((*lead, size), dtype=x.dtype, device=x.device),) * count
+        given = tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
+        shapes = [getattr(each, "shape", None) for each in given]
+        if shapes != [(*lead, size)] * count:
+            raise ValueError(f"{type(self).__name__}: the state has shapes {shapes} but must be {count} of "
+                             f"{(*lead, size)}; an LSTM's is (h, c)")
+        return given
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}"
+
+
+# ---------------------------------------------------------------- cells
+class _Cell(_Recurrent):
+    def __init__(self, input_size: int, hidden_size: int, bias: bool, kind: str):
+        super().__init__(input_size, hidden_size, kind)
+        self._add("", self.input_size, bias)
+
+    def forward(self, x: Tensor, hx: Given = None) -> Any:
+        state = self._given(x, hx, x.shape[:1], "(n,input_size)")
+        w_ih, w_hh, b_ih, b_hh = self._of("")
+        state = KINDS[self.kind].step(ops.linear(x, w_ih, b_ih), ops.linear(state[0], w_hh, b_hh), *state)
+        return state if len(state) > 1 else state[0]
+
+
+class RNNCell(_Cell):
+    """One step of `RNN`: x (n,input_size), h (n,hidden_size) -> h. Without h it is 0.
+
+    >>> RNNCell(3, 2)(Tensor([[1.0, 2.0, 3.0]])).shape
+    (1, 2)
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh"):
+        super().__init__(input_size, hidden_size, bias, nonlinearity)
+
+
+class LSTMCell(_Cell):
+    """One step of `LSTM`: x (n,input_size), (h, c) each (n,hidden_size) -> (h, c). Without them they are 0.
+
+    >>> h, c = LSTMCell(3, 2)(Tensor([[1.0, 2.0, 3.0]])); h.shape, c.shape
+    ((1, 2), (1, 2))
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True):
+        super().__init__(input_size, hidden_size, bias, "lstm")
+
+
+class GRUCell(_Cell):
+    """One step of `GRU`: x (n,input_size), h (n,hidden_size) -> h. Without h it is 0.
+
+    >>> GRUCell(3, 2)(Tensor([[1.0, 2.0, 3.0]])).shape
+    (1, 2)
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True):
+        super().__init__(input_size, hidden_size, bias, "gru")
+
+
+# ---------------------------------------------------------------- over sequences
+class _Layers(_Recurrent):
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int, bias: bool, batch_first: bool,
+                 dropout: float, bidirectional: bool, kind: str):
+        super().__init__(input_size, hidden_size, kind)
+        name = type(self).__name__
+        (self.num_layers,) = _positive(name, num_layers=num_layers)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"{name}: dropout is {dropout!r} but must be in [0, 1)")
+        self.bias, self.batch_first, self.dropout, self.bidirectional = (
+            bool(bias), bool(batch_first), dropout, bool(bidirectional))
+        for end in self._ends():
+            below = self.input_size if end.startswith("_l0") else self.hidden_size * (1 + self.bidirectional)
+            self._add(end, below, self.bias)
+
+    def _ends(self) -> list[str]:
+        """How the names of parameters end: of each layer, and of each direction."""
+        ways = ("", "_reverse")[:1 + self.bidirectional]
+        return [f"_l{layer}{way}" for layer in range(self.num_layers) for way in ways]
+
+    def forward(self, x: Tensor, hx: Given = None) -> tuple[Tensor, Any]:
+        ends, n = self._ends(), x.shape[0 if self.batch_first else 1] if x.ndim == 3 else 0
+        states = self._given(x, hx, (len(ends), n), "(n,l,input_size)" if self.batch_first else "(l,n,input_size)")
+        x = x.swapaxes(0, 1) if self.batch_first else x
+        step, last, outputs = KINDS[self.kind].step, [], []
+        for i, end in enumerate(ends):
+            w_ih, w_hh, b_ih, b_hh = self._of(end)
+            gates, state, hs = ops.linear(x, w_ih, b_ih), tuple(each[i] for each in states), []
+            times = range(len(x))
+            for t in reversed(times) if end.endswith("_reverse") else times:
+                state = step(gates[t], ops.linear(state[0], w_hh, b_hh), *state)
+                hs.append(state[0])
+            last.append(state)
+            outputs.append(ops.stack(hs[::-1] if end.endswith("_reverse") else hs))
+            if len(outputs) > self.bidirectional:
+                x = outputs[0] if len(outputs) == 1 else ops.concatenate(outputs, 2)
+                outputs = []
+                if self.dropout and self.training and i + 1 < len(ends):
+                    x = ops.dropout(x, self.dropout)
+        ended = tuple(ops.stack(each) for each in zip(*last, strict=True))
+        return x.swapaxes(0, 1) if self.batch_first else x, ended if len(ended) > 1 else ended[0]
+
+    def extra_repr(self) -> str:
+        return (super().extra_repr() + f", num_layers={self.num_layers}" * (self.num_layers > 1)
+                + ", bias=False" * (not self.bias) + ", batch_first=True" * self.batch_first
+                + f", dropout={self.dropout}" * (self.dropout > 0) + ", bidirectional=True" * self.bidirectional)
+
+
+class RNN(_Layers):
+    """Elman's net: h = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu. Inputs, options and results as of `LSTM`, of h
+    alone.
+
+    >>> y, h = RNN(3, 2)(Tensor([[[1.0, 2.0, 3.0]]])); y.shape, h.shape
+    ((1, 1, 2), (1, 1, 2))
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh",
+                 bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False):
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, nonlinearity)
+
+
+class LSTM(_Layers):
+    """Long short-term memory: c = sigmoid(f) c + sigmoid(i) tanh(g) and h = sigmoid(o) tanh(c), where i f g o, in this
+    order in the parameters, are W_ih x + b_ih + W_hh h + b_hh.
+
+    x (l,n,input_size), or (n,l,input_size) with batch_first; a state (h, c), each (layers,n,hidden_size), by default 0
+    -> (the last layer's h of each step, (h, c) of each layer after its last step). dropout: of what each layer but the
+    last hands on, while training. bidirectional: each layer also reads from the end, with a state of its own, and both
+    h are joined.
+
+    >>> y, (h, c) = LSTM(3, 2, num_layers=2, batch_first=True)(Tensor([[[1.0, 2.0, 3.0]] * 5])); y.shape, h.shape
+    ((1, 5, 2), (2, 1, 2))
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False):
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, "lstm")
+
+
+class GRU(_Layers):
+    """Gated recurrent units: h = (1 - z) n + z h, with the gates r and z and n = tanh(W_in x + b_in + r (W_hn h +
+    b_hn)), in this order in the parameters. Inputs, options and results as of `LSTM`, of h alone.
+
+    >>> y, h = GRU(3, 2)(Tensor([[[1.0, 2.0, 3.0]]])); y.shape, h.shape
+    ((1, 1, 2), (1, 1, 2))
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False):
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, "gru")

@@ -1,0 +1,101 @@
+"""Checkpoints for a loop of one's own: what `fit` writes for its own, of the objects that are named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..core import rng
+from ..core.device import to_device
+from ..core.tensor import mark_changed
+from ..nn import Module
+from ..nn.weights import WeightsError
+from ..optim import Optimizer
+from ..optim.state import examples
+from .checkpoint import read_state, write_state
+
+Part = Any                                 # what has a state_dict and a load_state_dict
+
+
+class Checkpoint:
+    """What a loop of your own needs to go on in the same bits: a model, an optimizer, and whatever else has a
+    `state_dict()` and a `load_state_dict(state)`, each by a name; and the random stream.
+
+    save(path, **facts) writes the file whole or not at all, with facts such as the epoch: numbers, texts, arrays, lists
+    and dicts of these. load(path) puts everything back, in place, and returns the facts. A loader needs no state: call
+    `set_epoch`, and `skip` in the middle of an epoch. Parameters must be those that the optimizer was made of.
+
+    Raises TypeError for an object without these two methods. `load` raises ValueError, and has changed nothing, for a
+    file that does not fit, and OSError for one that cannot be read.
+
+    >>> import tempfile
+    >>> from minidl import nn, optim
+    >>> net = nn.Linear(3, 2)
+    >>> checkpoint = Checkpoint(model=net, optimizer=optim.SGD(net.parameters(), 0.1, momentum=0.9))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     checkpoint.save(f"{folder}/mine.h5", epoch=3)
+    ...     checkpoint.load(f"{folder}/mine.h5")
+    {'epoch': 3}
+    """
+
+    def __init__(self, **parts: Part):
+        for name, part in parts.items():
+            if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+                raise TypeError(f"Checkpoint: {name} is a {type(part).__name__} but must have a state_dict and a "
+                                "load_state_dict; give numbers and arrays to save()")
+        self.parts = parts
+
+    def save(self, path: str | os.PathLike[str], **facts: object) -> None:
+        """Raises OSError where it cannot be written, TypeError or ValueError for facts that a file cannot hold."""
+        self._tell_names()
+        write_state(path, {"parts": {name: part.state_dict() for name, part in self.parts.items()},
+                           "rng": list(rng.get_state()), "facts": facts})
+
+    def load(self, path: str | os.PathLike[str], like: Mapping[str, object] | None = None) -> dict[str, Any]:
+        """Put everything back; returns the facts. like: facts with arrays, as they were saved, if there are any."""
+        self._tell_names()
+        own = {name: examples(part) if isinstance(part, Optimizer) else part.state_dict()
+               for name, part in self.parts.items()}
+        optional = tuple(f"parts.{name}." for name, part in self.parts.items() if isinstance(part, Optimizer))
+        state = read_state(path, {"parts": own, "facts": like or {}}, optional)
+        found = state.get("parts")
+        if state.keys() != {"parts", "rng", "facts"} or not isinstance(found, dict) or found.keys() != own.keys():
+            names = ", ".join(map(str, found)) if isinstance(found, dict) else "none"
+            raise WeightsError(f"Checkpoint: '{path}' has states of {names} but here are {', '.join(own)}; name what "
+                               "was saved")
+        drawn = rng.get_state()
+        rng.set_state(state["rng"])        # refuses what cannot be,
+        rng.set_state(drawn)
+        before: list[tuple[Any, Any]] = []
+        try:
+            for name, part in self.parts.items():
+                if not isinstance(part, Module):       # which refuses what it cannot be
+                    before.append((part, part.state_dict()))
+                    part.load_state_dict(found[name])
+        except BaseException:
+            for part, own_state in before:
+                part.load_state_dict(own_state)
+            raise
+        for name, part in self.parts.items():
+            if isinstance(part, Module):
+                _set(part, found[name])
+        rng.set_state(state["rng"])
+        return dict(state["facts"])
+
+    def _tell_names(self) -> None:
+        """Those of the models' Tensors, to whoever keeps something of them."""
+        named = [each for part in self.parts.values() if isinstance(part, Module) for each in part.named_tensors()]
+        for part in self.parts.values():
+            if hasattr(part, "learn_names"):
+                part.learn_names(named)
+
+
+def _set(model: Module, arrays: dict[str, np.ndarray]) -> None:
+    """In place: what was recorded reads them there."""
+    tensors = dict(model.named_tensors())
+    mark_changed(tensors.values())
+    for name, t in tensors.items():
+        t.data[...] = to_device(arrays[name], t.device)

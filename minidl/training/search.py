@@ -1,0 +1,90 @@
+"""A search for a learning rate: a few steps at rates that grow, and what the loss says of each."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import data, nn, ops, optim
+from ..core import rng
+from ..data.loader import drawn_apart
+from .loop import Diverged, training, update
+from .metrics import Batch, Function
+
+SMOOTHING = 0.9                            # of the losses, which is corrected for its begin as Adam's averages are
+WORSE = 4.0                                # times the lowest smoothed loss: the search is over
+
+
+class RateSearch(NamedTuple):
+    """What `find_rate` found: the rate that it advises, the rates that it tried, and the loss at each, smoothed."""
+
+    rate: float
+    rates: list[float]
+    losses: list[float]
+
+
+def find_rate(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, *, low: float = 1e-6,
+              high: float = 10.0, steps: int = 100, loss: Function = ops.cross_entropy,
+              clip: float | None = None) -> RateSearch:
+    """Train for some steps at learning rates that grow from low to high, each by the same factor, and tell the losses
+    (Smith 2017, section 3.3). What it advises is a tenth of the rate at which the smoothed loss was lowest. It ends
+    early where the loss is four times the lowest, or not finite.
+
+    Model, optimizer, loader and random stream are afterwards as they were. The rates are those of the first group;
+    the others keep their ratio to it. loss, clip: as for `fit`. Raises ValueError for rates that are not 0 < low <
+    high, for less than 10 steps, for a first group whose rate is 0, and where no loss was finite.
+    """
+    if not 0 < low < high < math.inf:
+        raise ValueError(f"find_rate: low is {low!r} and high {high!r} but must be numbers with 0 < low < high")
+    if not isinstance(steps, int) or steps < 10:
+        raise ValueError(f"find_rate: steps is {steps!r} but must be an int of at least 10")
+    if not optimizer.groups[0]["lr"]:
+        raise ValueError("find_rate: the rate of the first group is 0 but must be above, since the others keep their "
+                         "ratio to it; set any")
+    batches, rates, losses, average = _endless(copy.copy(train)), [], [], 0.0
+    with _restored(optimizer, *(each for each in (model, loss) if isinstance(each, nn.Module))), training(model):
+        shares = [group["lr"] / optimizer.groups[0]["lr"] for group in optimizer.groups]
+        for step, rate in enumerate(np.geomspace(low, high, steps).tolist(), 1):
+            for group, share in zip(optimizer.groups, shares, strict=True):
+                group["lr"] = rate * share
+            try:
+                mean, *_ = update(model, optimizer, [Batch.of(next(batches))], None, loss, None, clip=clip)
+            except Diverged:
+                break
+            average = SMOOTHING * average + (1 - SMOOTHING) * mean
+            rates.append(rate)
+            losses.append(average / (1 - SMOOTHING**step))
+            if losses[-1] > WORSE * min(losses) > 0:
+                break
+    if not rates:
+        raise ValueError(f"find_rate: the loss at the first rate, {low:g}, is not finite; look at the model, or begin "
+                         "lower")
+    return RateSearch(rates[int(np.argmin(losses))] / 10, rates, losses)
+
+
+def _endless(train: data.DataLoader) -> Iterator[object]:
+    """The batches of one epoch after the other."""
+    epoch = 0
+    while True:
+        train.set_epoch(epoch)
+        yield from drawn_apart(train, epoch)
+        epoch += 1
+
+
+@contextmanager
+def _restored(optimizer: optim.Optimizer, *modules: nn.Module) -> Iterator[None]:
+    """Within this, parameters, buffers, the optimizer and the random stream may change; they are put back."""
+    owners: list[Any] = [optimizer, *modules]
+    states, drawn = [each.state_dict() for each in owners], rng.get_state()
+    try:
+        yield
+    finally:
+        for each, state in zip(owners, states, strict=True):
+            each.load_state_dict(state)
+        optimizer.zero_grad()
+        rng.set_state(drawn)

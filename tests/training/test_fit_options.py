@@ -1,0 +1,556 @@
+"""What fit is told beside losses and callbacks: each alone, together with others, and in a run that goes on."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minidl
+from minidl import Tensor, data, nn, ops, optim, training
+from minidl.core import rng
+from minidl.core.host import install
+from minidl.training import EarlyStop, SaveBest, WholeSet, evaluate, fit, loop
+
+both = pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+QUIET: dict[str, Any] = {"progress": False, "say": None}
+COUNT = 45                                 # of which the last batch, of 8, has 5
+per_image = functools.partial(ops.cross_entropy, reduction="none")
+
+
+def numbers(history: list[Any]) -> list[Any]:
+    return [{name: value for name, value in metrics.items() if name not in ("seconds", "images_per_second")}
+            for metrics in history]
+
+
+def weights(model: nn.Module) -> list[bytes]:
+    return [array.tobytes() for array in model.state_dict().values()]
+
+
+def arrays(seed: int = 0, count: int = COUNT) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return random.standard_normal((count, 6)), random.integers(0, 3, count)
+
+
+def net(drop: float = 0.0) -> nn.Module:
+    minidl.manual_seed(2)
+    made = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Dropout(drop), nn.Linear(5, 3))
+    return made.to(dtype="float64")
+
+
+def sgd(model: nn.Module, lr: float = 0.5) -> optim.SGD:
+    return optim.SGD([{"params": list(model[0].parameters())}, {"params": list(model[3].parameters()), "lr": lr / 2}],
+                     lr, momentum=0.9)
+
+
+def loader(*parts: Any, batch: int = 8, **options: Any) -> data.DataLoader:
+    return data.DataLoader(parts, batch, **{"shuffle": False, **options})
+
+
+class Two(nn.Module):
+    """A net of two inputs of unlike shapes, with two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        minidl.manual_seed(4)
+        self.rows, self.ids, self.drop = nn.Linear(6, 4), nn.Embedding(9, 4), nn.Dropout(0.2)
+        self.one, self.other = nn.Linear(4, 3), nn.Linear(4, 2)
+
+    def forward(self, rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.drop((self.rows(rows) + self.ids(ids)).tanh())
+        return self.one(hidden), self.other(hidden)
+
+
+def of_two(outputs: Any, targets: Any) -> Tensor:
+    labels, values = targets.values() if isinstance(targets, dict) else targets
+    return ops.cross_entropy(outputs[0], labels) + ops.mse_loss(outputs[1], values)
+
+
+def several(named: bool) -> tuple[Any, Any]:
+    random = np.random.default_rng(5)
+    rows, ids = random.standard_normal((COUNT, 6)).astype(np.float32), random.integers(0, 9, COUNT)
+    labels, values = random.integers(0, 3, COUNT), random.standard_normal((COUNT, 2)).astype(np.float32)
+    if named:
+        return {"ids": ids, "rows": rows}, {"labels": labels, "values": values}
+    return (rows, ids), (labels, values)
+
+
+# ---------------------------------------------------------------- early end
+@both
+def test_a_training_ends_when_a_metric_gets_no_better(compiled: bool) -> None:
+    model, (x, y) = net(), arrays()
+    found: list[float] = []
+    history = fit(model, optim.SGD(model.parameters(), 0.0), loader(x, y), loader(x, y), epochs=9, compiled=compiled,
+                  callbacks=[EarlyStop(patience=3), lambda metrics: found.append(metrics["epoch"])], **QUIET)
+    assert len(history) == len(found) == 4             # the first, which is better than nothing, and three that are not
+
+
+def test_what_is_better_and_by_how_much() -> None:
+    stop = EarlyStop("test_f1", 1, "max", better_by=0.1)
+    assert [stop.on_epoch_end({"test_f1": each}) for each in (0.5, 0.7, 0.75)] == [False, False, True]
+    for wrong, said in (({"patience": 0}, "patience is 0 but must be an int of at least 1"),
+                        ({"patience": 1.5}, "patience is 1.5 but must be an int"),
+                        ({"better_by": -1}, "better_by is -1 but must be a number of at least 0"),
+                        ({"metric": "test_f1"}, "the name of metric 'test_f1' does not say what is better")):
+        with pytest.raises(ValueError, match=rf"^EarlyStop: {said}"):
+            EarlyStop(**wrong)  # type: ignore[arg-type]  # of several kinds
+    with pytest.raises(ValueError, match=r"^EarlyStop: metric is 'test_loss' but an epoch has epoch"):
+        EarlyStop().on_epoch_end({"epoch": 1})
+
+
+# ---------------------------------------------------------------- divergence
+@both
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_run_that_diverges_says_in_which_step(compiled: bool, accumulate: int) -> None:
+    model, (x, y) = net(), arrays()
+    x[8 * 3 + 1] = np.nan                  # of the fourth batch
+    before, train = weights(model), loader(np.zeros_like(x), y)
+
+    def poison(metrics: Any) -> None:
+        train.stored[0][...] = x
+    with pytest.raises(training.Diverged, match=rf"^training: diverged in step {6 // accumulate + 4 // accumulate} "
+                       r"\(epoch 2\): the loss is nan \(learning rate 0.5\); use a smaller learning rate, as one that "
+                       r"training.find_rate finds, a warm-up, or clip=1.0$"):
+        fit(model, sgd(model), train, loader(np.zeros_like(x), y), epochs=3, compiled=compiled, accumulate=accumulate,
+            callbacks=poison, **QUIET)
+    assert weights(model) != before
+
+
+def test_a_compiled_run_that_diverges_ends_before_the_epoch_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "LOOK_EVERY", 0.0)
+    model, (x, y) = net(), arrays()
+    x[8] = np.inf
+    seen: list[int] = []
+
+    class Watch:
+        def on_step_end(self, step: training.Step) -> None:
+            seen.append(step.step)
+    with np.errstate(all="ignore"), pytest.raises(training.Diverged, match=r"^training: diverged in step 2 "):
+        fit(model, sgd(model), loader(x, y), loader(x, y), epochs=1, compiled=True, callbacks=Watch(), **QUIET)
+    assert seen == [1, 2]
+
+
+@both
+def test_a_run_that_goes_on_counts_its_steps_from_the_start(compiled: bool, tmp_path: Path) -> None:
+    def run(**options: Any) -> None:
+        model, (x, y) = net(), arrays()
+        x[8 * 3] = np.nan
+        fit(model, sgd(model), loader(x, y), loader(x, y), epochs=1, compiled=compiled, checkpoints=tmp_path, **options,
+            **QUIET)
+    with pytest.raises(training.Interrupted):
+        run(callbacks=Stop(2))
+    with pytest.raises(training.Diverged, match=r"^training: diverged in step 4 \(epoch 1\): the loss is nan"):
+        run(resume=True)
+
+
+# ---------------------------------------------------------------- steps of several batches
+@both
+@pytest.mark.parametrize("case", ["plain", "weights", "ignored", "clip", "all ignored in one"])
+def test_steps_of_several_batches_are_those_of_one_with_all_images(case: str, compiled: bool) -> None:
+    (x, y), loss, more = arrays(), ops.cross_entropy, []
+    if case == "weights":
+        loss, more = per_image, [np.random.default_rng(1).random(COUNT)]
+    elif case != "plain":
+        y[np.random.default_rng(1).random(COUNT) < 0.4] = 2
+        y[8:16] = 2 if case == "all ignored in one" else y[8:16]
+        loss = functools.partial(ops.cross_entropy, ignore_index=2)
+
+    def run(batch: int, accumulate: int, compiled: bool) -> tuple[Any, ...]:
+        model = net()
+        options = {"clip": 0.1} if case == "clip" else {}
+        batches = loader(x, y, *more, batch=batch)
+        history = fit(model, sgd(model), batches, loader(x, y, *more), epochs=3, accumulate=accumulate, loss=loss,
+                      schedule=optim.cosine(6), compiled=compiled, **options, **QUIET)
+        return history, model
+    history, model = run(8, 3, compiled)
+    large, whole = run(24, 1, False)       # 24 and 21 images: 8 + 8 + 8, and 8 + 8 + 5
+    for name, array in whole.state_dict().items():
+        np.testing.assert_allclose(model.state_dict()[name], array, rtol=1e-9, atol=1e-12)
+    assert [line["step"] for line in history] == [2, 4, 6]
+    assert [line["lr"] for line in history] == [line["lr"] for line in large]
+    np.testing.assert_allclose([line["train_loss"] for line in history], [line["train_loss"] for line in large])
+    again, same = run(8, 3, not compiled)
+    assert (weights(same), numbers(again)) == (weights(model), numbers(history))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 5, 99])
+def test_plain_and_compiled_steps_end_in_the_same_bits(accumulate: int) -> None:
+    """With what changes in each batch, dropout and running means, and what does in each step, an average."""
+    def run(compiled: bool) -> tuple[Any, ...]:
+        minidl.manual_seed(1)
+        model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(0.4), nn.Linear(5, 3))
+        flat, wide = ([p for p in model.parameters() if (p.ndim > 1) is whether] for whether in (False, True))
+        (x, y), ema = arrays(), optim.EMA(model)
+        parts = x.astype(np.float32), y, np.arange(COUNT) % 3
+        history = fit(model, optim.Together(optim.Muon(wide, 0.02), optim.AdamW(flat, 0.01)),
+                      loader(*parts, shuffle=True), loader(*parts), epochs=4, loss=per_image, callbacks=ema,
+                      accumulate=accumulate, clip=0.1, compiled=compiled, **QUIET)
+        return weights(model), numbers(history), [array.tobytes() for array in ema.state_dict()["averages"]]
+    plain = run(False)
+    assert plain == run(True)
+    assert plain[1][-1]["step"] == 4 * -(-6 // accumulate)
+
+
+def test_a_signal_within_a_step_is_obeyed_after_it(tmp_path: Path) -> None:
+    def run(folder: str, at: int = 0, **options: Any) -> list[bytes]:
+        (x, y), model, seen = arrays(), net(0.3), []
+
+        def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+            seen.append(len(labels))
+            if len(seen) == at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return ops.cross_entropy(outputs, labels)
+        fit(model, sgd(model), loader(x, y, shuffle=True), loader(x, y), epochs=3, accumulate=3, loss=loss,
+            checkpoints=tmp_path / folder, **options, **QUIET)
+        return weights(model)
+    with pytest.raises(training.Interrupted, match="stopped it after step 1;"):
+        run("part", at=2)
+    assert run("part", resume=True) == run("whole")
+
+
+@pytest.mark.parametrize("wrong", [0, 1.5, -1, "2"])
+def test_numbers_that_cannot_be_are_refused(wrong: Any) -> None:
+    model, (x, y) = net(), arrays()
+    given: dict[str, Any] = {"accumulate": wrong} if wrong != 1.5 else {"clip": -1.5}
+    with pytest.raises(ValueError, match=rf"^fit: (accumulate is {re.escape(repr(wrong))} but must be an int of at "
+                                         r"least 1|clip is -1.5 but must be a number above 0)$"):
+        fit(model, sgd(model), loader(x, y), loader(x, y), epochs=1, **given, **QUIET)
+
+
+# ---------------------------------------------------------------- clipped gradients
+@both
+@pytest.mark.parametrize("kind", ["groups", "together", "frozen"])
+def test_gradients_are_clipped_as_one_vector(kind: str, compiled: bool) -> None:
+    """Of all groups, and of all optimizers, after they are averaged."""
+    def made() -> tuple[nn.Module, optim.Optimizer]:
+        model = net()
+        if kind == "together":
+            return model, optim.Together(optim.SGD(model[0].parameters(), 0.5), optim.Adam(model[3].parameters(), 0.1))
+        optimizer = sgd(model)
+        if kind == "frozen":
+            model[0].requires_grad_(False)
+        return model, optimizer
+    (model, optimizer), (hand, own), (x, y) = made(), made(), arrays()
+    fit(model, optimizer, loader(x, y), loader(x, y), epochs=2, clip=0.05, compiled=compiled, **QUIET)
+    for images, labels in [*loader(x, y), *loader(x, y)]:
+        own.zero_grad()
+        ops.cross_entropy(hand(Tensor(images)), labels).backward()
+        assert optim.clip_grad_norm(hand.parameters(), 0.05).item() > 0.05
+        own.step()
+    assert weights(model) == weights(hand)
+
+
+# ---------------------------------------------------------------- several inputs and targets
+@both
+@pytest.mark.parametrize("named", [False, True], ids=["tuples", "dicts"])
+def test_several_inputs_and_targets(named: bool, compiled: bool) -> None:
+    model, hand, (inputs, targets) = Two(), Two(), several(named)
+    rows, ids = several(False)[0]
+    labels, values = several(False)[1]
+    minidl.manual_seed(7)
+    test = loader(inputs, targets)
+    history = fit(model, optim.Adam(model.parameters(), 0.01), loader(inputs, targets), test, epochs=2, loss=of_two,
+                  metrics={"right": lambda o, t: (o[0].argmax(axis=1) == (t["labels"] if named else t[0])).mean()},
+                  compiled=compiled, **QUIET)
+    minidl.manual_seed(7)
+    own = optim.Adam(hand.parameters(), 0.01)
+    for _ in range(2):
+        for i in range(0, COUNT, 8):
+            own.zero_grad()
+            at = slice(i, i + 8)
+            of_two(hand(Tensor(rows[at]), Tensor(ids[at])), (Tensor(labels[at]), Tensor(values[at]))).backward()
+            own.step()
+    assert weights(model) == weights(hand)
+    assert "test_accuracy" not in history[1]
+    assert 0 <= history[1]["test_right"] <= 1
+    assert evaluate(model, test, loss=of_two)[0] == history[1]["test_loss"]
+
+
+def test_several_inputs_with_a_transform_threads_and_mixup() -> None:
+    """Items are changed part by part; a loader of one's own mixes a batch as it likes."""
+    (rows, ids), targets = several(False)
+
+    def change(inputs: Any, goals: Any) -> Any:
+        return (inputs[0] * 2 + minidl.rand(6).numpy(), inputs[1]), goals
+
+    class Mixing(data.DataLoader):
+        def __iter__(self) -> Iterator[Any]:
+            for (many, which), (labels, values) in super().__iter__():
+                blends, shares = data.mixup(many, labels, 3)
+                yield (blends, which), (shares, values)
+
+    def soft(outputs: Any, goals: Any) -> Tensor:
+        return -(goals[0] * ops.log_softmax(outputs[0], axis=1)).sum(axis=1).mean() + ops.mse_loss(outputs[1], goals[1])
+    for kind, loss in ((data.DataLoader, of_two), (Mixing, soft)):
+        found = []
+        for prefetch in (0, 3):
+            model = Two()
+            train = kind(((rows, ids), targets), 8, transform=change, prefetch=prefetch, seed=3)
+            history = fit(model, optim.SGD(model.parameters(), 0.1), train, train, epochs=2, loss=loss, **QUIET)
+            found.append((weights(model), numbers(history)))
+        assert found[0] == found[1]
+
+
+def test_batches_of_unlike_parts_are_refused() -> None:
+    model = net()
+    for batch, said in ((((np.zeros((4, 6)), np.zeros((4, 2))), (np.zeros(4), np.zeros(3))), "the targets of a batch"),
+                        ((np.zeros((4, 6)), np.zeros(4), np.zeros((4, 2))), "the third part of a batch has shape "),
+                        ((np.zeros((4, 6)), np.zeros(4), (np.ones(4), np.ones(4))), "the third part of a batch has ")):
+        with pytest.raises(ValueError, match=f"^training: {said}"):
+            evaluate(model, [batch])
+
+
+# ---------------------------------------------------------------- weights of images
+@both
+def test_an_image_of_weight_2_counts_as_two(compiled: bool) -> None:
+    (x, y), counts = arrays(count=40), np.random.default_rng(1).integers(0, 3, 40)
+    twice = np.repeat(np.arange(40), counts)
+
+    def run(train: data.DataLoader, loss: Any, compiled: bool) -> tuple[Any, nn.Module]:
+        model = net()
+        return fit(model, sgd(model), train, train, epochs=3, loss=loss, compiled=compiled, **QUIET), model
+    history, model = run(loader(x, y, counts, batch=40), per_image, compiled)
+    expected, other = run(loader(x[twice], y[twice], batch=99), ops.cross_entropy, False)
+    for name, array in other.state_dict().items():
+        np.testing.assert_allclose(model.state_dict()[name], array, rtol=1e-9)
+    for line, want in zip(history, expected, strict=True):
+        np.testing.assert_allclose([line["train_loss"], line["test_loss"]], [want["train_loss"], want["test_loss"]])
+    outputs = model(Tensor(x)).argmax(axis=1).numpy()  # right answers are over the images that count
+    assert history[-1]["test_accuracy"] == np.mean((outputs == y)[counts > 0])
+
+
+@both
+def test_weights_of_images_and_ignored_labels(compiled: bool) -> None:
+    """The mean is over what both leave, in batches of which one has nothing."""
+    (x, y), w = arrays(), np.random.default_rng(1).random(COUNT)
+    y[::3], w[1::4], w[8:16] = 2, 0.0, 0.0
+    factors = Tensor(np.array([0.5, 2.0, 1.0]))
+    model, loss = net(), functools.partial(per_image, weight=factors, ignore_index=2)
+    history = fit(model, optim.SGD(model.parameters(), 0.0), loader(x, y, w), loader(x, y, w), epochs=1, loss=loss,
+                  compiled=compiled, **QUIET)
+    own = w * np.where(y == 2, 0.0, factors.numpy()[y])
+    values = ops.cross_entropy(model(Tensor(x)), y, reduction="none").numpy()
+    want = np.sum(own * values) / np.sum(own)
+    np.testing.assert_allclose([history[0]["train_loss"], history[0]["test_loss"]], want)
+
+
+@both
+def test_a_mean_does_not_go_with_weights(compiled: bool) -> None:
+    model, (x, y) = net(), arrays()
+    with pytest.raises(TypeError, match=r"^training: the loss is a Tensor of shape \(\) but must be a Tensor of one "
+                       r"number per image, of shape \(8,\), since the batches have weights; pass loss=partial\("
+                       r"ops.cross_entropy, reduction='none'\)$"):
+        fit(model, sgd(model), loader(x, y, np.ones(COUNT)), loader(x, y), epochs=1, compiled=compiled, **QUIET)
+
+
+def test_losses_that_are_not_reduced_are_a_mean_of_images_again() -> None:
+    """They know their weights; a mean over all of them, of ignored ones too, counts as much as there are images."""
+    loss = ops.cross_entropy(Tensor(np.eye(3)), [0, 1, 2], ignore_index=1, reduction="none")
+    assert loss.weights.tolist() == [1, 0, 1]
+    assert not hasattr(loss.mean(), "weights")
+    assert not hasattr(ops.cross_entropy(Tensor(np.eye(3)), [0, 1, 2], ignore_index=1, reduction="sum"), "weights")
+
+
+# ---------------------------------------------------------------- metrics of the whole set
+@both
+def test_a_metric_of_the_whole_set(compiled: bool, tmp_path: Path) -> None:
+    (x, y), model = arrays(), net()
+    seen: list[tuple[Any, Any]] = []
+
+    def spread(outputs: Any, targets: Any) -> float:
+        seen.append((outputs, targets))
+        return float(np.median(outputs[:, 0]))
+    best = SaveBest(model, tmp_path / "best.h5", "test_spread", "max")
+    history = fit(model, sgd(model), loader(x, y), loader(x, y), epochs=2, compiled=compiled, callbacks=best,
+                  metrics={"spread": WholeSet(spread), "first": lambda o, t: o[:, 0].mean()}, **QUIET)
+    assert "train_spread" not in history[0]
+    assert best.best == max(line["test_spread"] for line in history)
+    with minidl.no_grad():
+        outputs = model(Tensor(x)).numpy()
+    np.testing.assert_allclose(seen[1][0], outputs, rtol=1e-12)
+    np.testing.assert_array_equal(seen[1][1], y)
+    loss, accuracy, more = evaluate(model, loader(x, y), metrics={"spread": WholeSet(spread)})
+    assert (loss, accuracy, more["spread"]) == tuple(history[1][f"test_{name}"] for name in (
+        "loss", "accuracy", "spread"))
+    with pytest.raises(ValueError, match=r"^training: a metric has the name 'accuracy'"):
+        evaluate(model, loader(x, y), metrics={"accuracy": WholeSet(spread)})
+
+
+def test_f1_and_the_area_under_the_curve_are_scikit_learns() -> None:
+    metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
+    (x, y), model = arrays(), net()
+    found = evaluate(model, loader(x, y), metrics={
+        "f1": training.f1_score(), "auc": training.roc_auc_score(), "two": training.f1_score("micro", ignore_index=0)})
+    with minidl.no_grad():
+        logits = model(Tensor(x)).numpy()
+    shares, guess = ops.softmax(Tensor(logits), axis=1).numpy(), logits.argmax(axis=1)
+    want = {"f1": metrics.f1_score(y, guess, average="macro"),
+            "auc": metrics.roc_auc_score(y, shares, multi_class="ovr"),
+            "two": metrics.f1_score(y[y != 0], guess[y != 0], average="micro")}
+    assert found[2] == pytest.approx(want)
+    binary = training.roc_auc_score()(logits[:, :2], y % 2)
+    assert binary == pytest.approx(metrics.roc_auc_score(y % 2, logits[:, 1] - logits[:, 0]))
+
+
+@pytest.mark.parametrize("make", [training.f1_score, training.roc_auc_score])
+def test_without_scikit_learn_the_extra_is_named(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
+    said = f"training.{make.__name__}: scikit-learn is not installed; run {install('metrics')}"
+    with pytest.raises(ImportError, match=f"^{re.escape(said)}$"):
+        make()
+
+
+# ---------------------------------------------------------------- a rate that is searched
+def test_a_search_for_a_rate_leaves_all_as_it_was() -> None:
+    def run(search: bool) -> tuple[Any, ...]:
+        model, (x, y) = net(0.3), arrays()
+        optimizer, train = sgd(model), loader(x, y, shuffle=True)
+        if search:
+            found = training.find_rate(model, optimizer, train, steps=40)
+            assert found.rate == found.rates[int(np.argmin(found.losses))] / 10
+            assert 1e-3 < found.rate < 10
+            assert model.training
+            assert all(p.grad is None for p in model.parameters())
+        history = fit(model, optimizer, train, loader(x, y), epochs=2, **QUIET)
+        return weights(model), numbers(history), rng.get_state()
+    assert run(True) == run(False)
+
+
+def test_a_search_ends_where_the_loss_does() -> None:
+    model, (x, y) = net(), arrays()
+    with np.errstate(all="ignore"):
+        found = training.find_rate(model, sgd(model), loader(x, y), low=1e-3, high=1e30, steps=30)
+    assert len(found.rates) == len(found.losses) < 30
+    for wrong, said in (({"low": 2.0, "high": 1.0}, "low is 2.0 and high 1.0"), ({"steps": 9}, "steps is 9 but must")):
+        with pytest.raises(ValueError, match=f"^find_rate: {said}"):
+            training.find_rate(model, sgd(model), loader(x, y), **wrong)  # type: ignore[arg-type]  # of several kinds
+    with pytest.raises(ValueError, match=r"^find_rate: the rate of the first group is 0"):
+        training.find_rate(model, sgd(model, 0.0), loader(x, y))
+    with pytest.raises(ValueError, match=r"^find_rate: the loss at the first rate, 1e-06, is not finite"):
+        training.find_rate(model, sgd(model), loader(x * np.nan, y))
+
+
+# ---------------------------------------------------------------- answers
+def test_predictions() -> None:
+    (x, _), model, two = arrays(), net(0.5), Two()
+    with minidl.no_grad():
+        want = model.eval()(Tensor(x)).numpy()
+    model.train()
+    for given in (x, Tensor(x), loader(x, np.zeros(COUNT)), data.DataLoader(x, 7, shuffle=False),
+                  [x[:20], Tensor(x[20:])], [(x,)]):
+        np.testing.assert_allclose(training.predict(model, given), want, rtol=1e-12)
+    assert model.training
+    inputs, targets = several(True)
+    one, other = training.predict(two, loader(inputs, targets))
+    assert (one.shape, other.shape) == ((COUNT, 3), (COUNT, 2))
+    for given, said in ((loader(x, x, shuffle=True), "the loader shuffles"), ([], "got 0 batch")):
+        with pytest.raises(ValueError, match=f"^predict: {said}"):
+            training.predict(model, given)
+
+
+# ---------------------------------------------------------------- checkpoints of one's own loop
+def own_loop(file: Path, begin: int, end: int) -> tuple[Any, ...]:
+    model, (x, y) = net(0.3), arrays()
+    optimizer = optim.Adam(model.parameters(), 0.05)
+    ema = optim.EMA(model, decay=0.9)
+    checkpoint = training.Checkpoint(net=model, adam=optimizer, ema=ema)
+    facts: dict[str, Any] = {"epoch": 0, "losses": []}
+    if begin:
+        facts = checkpoint.load(file)
+        assert facts["epoch"] == begin
+    train = loader(x, y, shuffle=True)
+    for epoch in range(facts["epoch"], end):
+        train.set_epoch(epoch)
+        for images, labels in train:
+            facts["losses"].append(training.train_step(model, optimizer, images, labels)[0])
+            ema.update()
+        checkpoint.save(file, epoch=epoch + 1, losses=facts["losses"])
+    averages = [array.tobytes() for array in ema.state_dict()["averages"]]
+    return weights(model), averages, facts["losses"], rng.get_state()
+
+
+def test_a_loop_of_ones_own_goes_on_in_the_same_bits(tmp_path: Path) -> None:
+    own_loop(tmp_path / "mine.h5", 0, 2)
+    assert own_loop(tmp_path / "mine.h5", 2, 5) == own_loop(tmp_path / "whole.h5", 0, 5)
+
+
+def test_a_checkpoint_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
+    own_loop(file := tmp_path / "mine.h5", 0, 1)
+    other, model = nn.Linear(6, 2), net()
+    before, drawn = weights(model), rng.get_state()
+    cases: dict[str, dict[str, Any]] = {
+        "does not fit this training": {"net": other, "adam": optim.Adam(model.parameters())},
+        "'parts.ema.averages.0' is missing here": {"net": model, "adam": optim.Adam(model.parameters())},
+        "'parts.adam.groups.0.means.0' is missing here": {
+            "net": model, "adam": optim.SGD(model.parameters(), 0.1), "ema": optim.EMA(model)}}
+    for said, parts in cases.items():
+        with pytest.raises(ValueError, match=said):
+            training.Checkpoint(**parts).load(file)
+    assert (weights(model), rng.get_state()) == (before, drawn)
+    with pytest.raises(TypeError, match=r"^Checkpoint: step is a int but must have a state_dict"):
+        training.Checkpoint(step=3)
+    with pytest.raises(ValueError, match=r"does not fit this training: 'model.0.weight' is"):
+        fit(model, sgd(model), loader(*arrays()), loader(*arrays()), epochs=1, resume=file, **QUIET)
+
+
+# ---------------------------------------------------------------- all of it, in a run that goes on
+class Stop:
+    """A callback that sends this process a signal after a step."""
+
+    def __init__(self, at: int):
+        self.at = at
+
+    def on_step_end(self, step: training.Step) -> None:
+        if step.step == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def median(outputs: Any, targets: Any) -> float:
+    return float(np.median(outputs))
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "accumulate": {"accumulate": 4}, "clip": {"clip": 0.05}, "both": {"accumulate": 2, "clip": 0.05},
+    "weights": {"loss": per_image, "accumulate": 2}, "whole set": {"metrics": {"median": WholeSet(median)}},
+    "early stop": {}, "several": {"loss": of_two, "accumulate": 2, "clip": 0.1}}
+
+
+@both
+@pytest.mark.parametrize("late", [False, True], ids=["first epoch", "later"])
+@pytest.mark.parametrize("case", OPTIONS)
+def test_a_run_that_goes_on_ends_in_the_same_bits(case: str, late: bool, compiled: bool, tmp_path: Path) -> None:
+    """Stopped by a signal between two steps, of which an epoch has from two to six; EarlyStop has then waited."""
+    def run(folder: str, *more: Any, **options: Any) -> tuple[Any, ...]:
+        model: nn.Module = Two() if case == "several" else net(0.3)
+        parts = several(False) if case == "several" else arrays()
+        if case == "weights":
+            parts = *parts, np.random.default_rng(1).random(COUNT)
+        optimizer = optim.Adam(model.parameters(), 0.05)
+        stop = EarlyStop(patience=2, better_by=0.5 if case == "early stop" else 0.0)
+        history = fit(model, optimizer, loader(*parts, shuffle=True, seed=1), loader(*parts), epochs=5,
+                      compiled=compiled, checkpoints=tmp_path / folder, callbacks=[stop, *more],
+                      schedule=optim.cosine(30), **OPTIONS[case], **options, **QUIET)
+        return weights(model), numbers(history), rng.get_state(), stop.state_dict()
+    whole = run("whole")
+    with pytest.raises(training.Interrupted):
+        run("part", Stop(2 if not late else 14 if case == "early stop" else 5))
+    assert run("part", resume=True) == whole
+    assert (len(whole[1]) < 5) == (case == "early stop")
+
+
+def test_a_run_goes_on_with_as_many_batches_to_a_step(tmp_path: Path) -> None:
+    def run(accumulate: int, **options: Any) -> None:
+        model, (x, y) = net(), arrays()
+        fit(model, sgd(model), loader(x, y), loader(x, y), epochs=2, accumulate=accumulate, checkpoints=tmp_path,
+            **options, **QUIET)
+    run(2)
+    with pytest.raises(ValueError, match="is from other batches: accumulate is 3 here but 2 there"):
+        run(3, resume=True)
