@@ -31,6 +31,7 @@ else:
     Attached = object
 
 Backward = Callable[[Any, tuple[bool, ...]], tuple[Any, ...]]
+READ_OUTSIDE = "return the Tensor and read it outside the step"
 
 backend_of: Callable[..., Any] = max       # Tensors -> their primitives: ops/common/backend.py sets this
 owns: Callable[[Any], bool] = bool         # whether an array has its memory alone; set there, too
@@ -202,7 +203,7 @@ class Tensor(Attached):
     # ------------------------------------------------------------------ out of minidl
     def numpy(self) -> np.ndarray:
         """The values as a NumPy array; on the CPU it shares the Tensor's memory."""
-        mode.recorder.refuse("reads a Tensor's values", "return the Tensor and read it outside the step")
+        mode.recorder.refuse("reads a Tensor's values", READ_OUTSIDE)
         return _device.to_numpy(self._data)
 
     def __array__(self, dtype: DType = None, copy: bool | None = None) -> np.ndarray:
@@ -272,7 +273,8 @@ class Tensor(Attached):
         if device is not None:
             array = _device.to_device(array, device)
         if array is not self._data or (self.requires_grad and dtype not in (None, array.dtype)):
-            mode.recorder.refuse("moves a Tensor, or converts one that requires a gradient, with .to()")
+            mode.recorder.refuse("moves a Tensor, or converts one that requires a gradient, with .to()",
+                                 READ_OUTSIDE if device == "cpu" else "do it outside the step")
         if dtype is not None and np.dtype(dtype) != array.dtype:
             array = mode.recorder.cast(self, array, np.dtype(dtype))
         if array is self._data:

@@ -71,12 +71,11 @@ def assert_agrees(case: Case, dtype: type, canaries: Any = None) -> None:
     arrays = [x.astype(dtype) for x in case.arrays()]
     expected = run(case, [x.astype(float) for x in arrays], "cpu")
     for got, want in zip(run(case, arrays, "cuda"), expected, strict=True):
+        assert got.dtype == (dtype if want.dtype == float else want.dtype)
         if case.differentiable:
-            assert got.dtype == dtype
             # the gradient of a result that is larger than the inputs is a sum over it
             np.testing.assert_allclose(got, want, rtol=0, atol=bound(want, [*arrays, *expected], dtype))
         else:
-            assert got.dtype == want.dtype
             np.testing.assert_array_equal(got, want)
         assert got.shape == want.shape
     if canaries is not None:
@@ -265,7 +264,7 @@ def test_precision_is_in_use() -> None:
 @pytest.mark.parametrize("op", DIFFERENTIABLE)
 def test_precision_touches_only_products_of_layers(op: str) -> None:
     """Other ops, and everything in float64, have the same bits in any precision."""
-    of_convolution = op in ("conv1d", "conv2d", "conv_transpose2d")
+    of_convolution = op in ("conv1d", "conv2d", "conv3d", "conv_transpose2d")
     dtype = np.float64 if of_convolution or op == "linear" else np.float32
     options = {"algorithm": "implicit_gemm"} if of_convolution else {}
 
@@ -355,7 +354,7 @@ def test_train_py_on_cuda(model: str, name: str, lr: str, tmp_path: Path, monkey
     assert cli.main(["--model", model, "--data", name, "--device", "cuda", "--epochs", "2", "--lr", lr,
                      "--limit-train", "2048", "--limit-test", "256", "--batch-size", "64", "--no-progress",
                      "--output-dir", "out"]) == 0
-    assert capsys.readouterr().out.strip().endswith("(cuda)")
+    assert " s (cuda); weights in out/weights.h5; " in capsys.readouterr().out.splitlines()[-1]
     metrics = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
     assert json.loads((tmp_path / "out/config.json").read_text())["device"] == "cuda"
     assert metrics[1]["train_loss"] < metrics[0]["train_loss"] < 1.3 * math.log(10)

@@ -52,7 +52,7 @@ def main(device="cpu", compiled=False):
     shares = []
     for image, label, column in zip(images[600:], labels[600:], columns[600:]):
         if label:
-            found = heat(Tensor(image[None], device=device), Tensor([label], device=device)).cpu().detach().numpy()[0]
+            found = heat(Tensor(image[None], device=device), Tensor([label], device=device)).detach().cpu().numpy()[0]
             near = found[:, max(0, column // 2 - 2):column // 2 + 2].sum()
             shares.append(near / max(found.sum(), 1e-9))
     return float(np.mean(shares))

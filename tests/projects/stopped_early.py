@@ -32,7 +32,7 @@ def main(device="cpu", compiled=False):
         run(parts, 2)
         resumed, again = run(parts, 50, resume=True)
         last = history[-1]["test_loss"]
-        if not all(np.array_equal(a.cpu().detach().numpy(), b.cpu().detach().numpy())
+        if not all(np.array_equal(a.detach().cpu().numpy(), b.detach().cpu().numpy())
                    for a, b in zip(net.parameters(), resumed.parameters())) or len(again) != len(history):
             return -1.0
         minidl.load(net, f"{whole}/best.h5")

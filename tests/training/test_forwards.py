@@ -383,7 +383,8 @@ OPTIONS: dict[str, tuple[Callable[..., Any], Options]] = {
     "all together": (lambda net, first, second: {"logits": net.drop(both(net, first, second))}, lambda net, device: {
         "train": batches(device, lambda x: (x, ids(x)), WEIGHTS), "accumulate": 2, "clip": 0.1,
         "loss": lambda outputs, labels: by_image(outputs["logits"], labels), "callbacks": Cooled(net)})}
-NUMPY = {"metrics": {"own": lambda outputs, labels: right_by_numpy(outputs.cpu().numpy(), labels.cpu().numpy())}}
+NUMPY = {"metrics": {"own": lambda outputs, labels: right_by_numpy(outputs.detach().cpu().numpy(),
+                                                                   labels.cpu().numpy())}}
 
 
 @pytest.mark.parametrize("what", tiered(OPTIONS, fast=5))
