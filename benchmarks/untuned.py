@@ -2,9 +2,9 @@
 
     python benchmarks/untuned.py --device cuda --precision bf16,tf32 [--models mobile,gpt]
 
-Each net is one text for both: minidl.nn has PyTorch's names. torch-graph is a CUDA graph of PyTorch's whole step,
-torch-compile the same of a step whose forward and backward torch.compile made. On tensor cores images and filters lie
-channels last, and in bf16 PyTorch runs under autocast. A step is zero_grad, forward, loss, backward and SGD with
+Each net is one text for both: minidl.nn has PyTorch's names. torch is PyTorch's eager step, torch-graph a CUDA graph of
+it, torch-compile the same of a step whose forward and backward torch.compile made. On tensor cores images and filters
+lie channels last, and in bf16 PyTorch runs under autocast. A step is zero_grad, forward, loss, backward and SGD with
 momentum, on a batch that is on the device. First calls: seconds from when a net is built to the end of the first call
 that replays a graph, with all that is compiled, chosen and recorded until then, in an empty cache: PyTorch's first call
 and minidl's third, since it records two. Each peer has a process of its own: what torch.compile loads does not live
@@ -37,7 +37,7 @@ from train_step import add_precision, names, parser, publish
 
 LR, MOMENTUM = 0.01, 0.9
 IN_A_ROW, ROUNDS, TURNS, WARM = 20, 5, 3, 4
-FIRST = {"minidl": 3, "torch-graph": 1, "torch-compile": 1}            # the call of each that replays a graph
+FIRST = {"minidl": 3, "torch": 1, "torch-graph": 1, "torch-compile": 1}    # the call of each that replays a graph
 
 
 # ---------------------------------------------------------------- nets, for nn of either
@@ -153,20 +153,45 @@ def resnet18(nn: Any) -> Any:
                          nn.MaxPool2d(3, 2, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
 
 
-# name -> (net, what a batch holds, target: classes of so many, or None for the batch itself)
+def critic(nn: Any) -> Any:
+    """The critic of what a generator makes, for images of 32x32 (WGAN-GP; Gulrajani et al. 2017)."""
+    layers = [layer for c, m in ((3, 64), (64, 128), (128, 256)) for layer in (nn.Conv2d(c, m, 4, 2, 1),
+                                                                              nn.LeakyReLU(0.2))]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256 * 4 * 4, 1))
+
+
+def penalized(nn: Any, critic: Callable[[Any], Any], images: Any, made: Any) -> Any:
+    """The critic's loss, with the norms of its gradients between the images: algorithm 1 there."""
+    between = made + nn._rand(images.shape[0], 1, 1, 1, device=images.device) * (images - made)
+    norms = nn._gradient(critic, between).flatten(1).norm(2, dim=1)
+    return 10 * ((norms - 1) ** 2).mean() + critic(made).mean() - critic(images).mean()
+
+
+# name -> (net, what a batch holds, target: classes of so many, 0 for another batch, or None for the batch itself)
 NETS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...], tuple[tuple[int, ...], int] | None]] = {
     "mobile": (mobile, (256, 3, 32, 32), ((256,), 10)),
     "unet": (unet, (64, 3, 64, 64), ((64 * 64 * 64,), 4)),
     "gpt": (gpt, (64, 128), ((64 * 128,), 256)),
     "resnet18": (resnet18, (64, 3, 224, 224), ((64,), 1000)),
     "convnext": (convnext, (128, 3, 64, 64), ((128,), 10)),
-    "autoencoder": (autoencoder, (128, 3, 64, 64), None)}
+    "autoencoder": (autoencoder, (128, 3, 64, 64), None),
+    "critic": (critic, (64, 3, 32, 32), ((64, 3, 32, 32), 0))}
 
 
 def batch(name: str) -> tuple[np.ndarray, np.ndarray]:
     rng, (_, shape, target) = np.random.default_rng(0), NETS[name]
     x = rng.integers(0, 256, shape) if len(shape) == 2 else rng.standard_normal(shape, np.float32)
-    return x, x if target is None else rng.integers(0, target[1], target[0])
+    if target is None:
+        return x, x
+    return x, rng.integers(0, target[1], target[0]) if target[1] else rng.standard_normal(target[0], np.float32)
+
+
+def loss_of(name: str, nn: Any) -> Callable[[Callable[[Any], Any], Any, Any], Any]:
+    """The loss of a net's call, a batch and its target."""
+    if name == "critic":
+        return functools.partial(penalized, nn)
+    loss = nn._mse_loss if NETS[name][2] is None else nn._cross_entropy
+    return lambda call, x, target: loss(call(x), target)
 
 
 # ---------------------------------------------------------------- peers
@@ -178,34 +203,49 @@ def with_helpers(nn: ModuleType, **helpers: Any) -> ModuleType:
 
 
 def minidl_nn() -> ModuleType:
+    import minidl
     from minidl import nn, ops
 
-    return with_helpers(nn, _cat=ops.concatenate, _attention=functools.partial(ops.scaled_dot_product_attention,
-                                                                              is_causal=True))
+    def gradient(function: Callable[[Any], Any], x: Any) -> Any:
+        x = x.detach()
+        x.requires_grad = True
+        return minidl.grad(function(x).sum(), x, create_graph=True)[0]
+
+    return with_helpers(nn, _cat=ops.concatenate, _mse_loss=ops.mse_loss, _cross_entropy=ops.cross_entropy,
+                        _rand=minidl.rand, _gradient=gradient,
+                        _attention=functools.partial(ops.scaled_dot_product_attention, is_causal=True))
 
 
-def torch_nn() -> ModuleType:
+def torch_nn(functional: bool = False) -> ModuleType:
+    """functional: take gradients in a form that torch.compile takes."""
     import torch
     from torch import nn
     from torch.nn import functional as F
 
-    return with_helpers(nn, _cat=torch.cat, _attention=functools.partial(F.scaled_dot_product_attention,
-                                                                        is_causal=True))
+    def gradient(function: Callable[[Any], Any], x: Any) -> Any:
+        if functional:
+            return torch.func.grad(lambda x: function(x).sum())(x)
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(function(x).sum(), x, create_graph=True)[0]
+
+    return with_helpers(nn, _cat=torch.cat, _mse_loss=F.mse_loss, _cross_entropy=F.cross_entropy, _rand=torch.rand,
+                        _gradient=gradient,
+                        _attention=functools.partial(F.scaled_dot_product_attention, is_causal=True))
 
 
 def minidl_step(name: str, precision: str, device: str) -> Callable[[], Any]:
     import minidl
-    from minidl import Tensor, ops, optim
+    from minidl import Tensor, optim
 
     minidl.set_precision(precision)
-    net = NETS[name][0](minidl_nn()).to(device)
+    nn = minidl_nn()
+    net, loss = NETS[name][0](nn).to(device), loss_of(name, nn)
     sgd = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
     x, target = (Tensor(a, device=device) for a in batch(name))
-    loss = ops.mse_loss if NETS[name][2] is None else ops.cross_entropy
 
     def step(x: Tensor, target: Tensor) -> Tensor:
         sgd.zero_grad()
-        value = loss(net(x), target)
+        value = loss(net, x, target)
         value.backward()
         sgd.step()
         return value
@@ -213,31 +253,37 @@ def minidl_step(name: str, precision: str, device: str) -> Callable[[], Any]:
     return lambda: run(x, target)
 
 
-def torch_step(name: str, precision: str, device: str, compiled: bool = False) -> Callable[[], Any]:
+def torch_step(name: str, precision: str, device: str, compiled: bool = False, graph: bool = True,
+               ) -> Callable[[], Any]:
     import torch
     import torch_nets
-    from torch.nn import functional as F
 
     torch_nets.precision = precision
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
-    net = NETS[name][0](torch_nn()).to(device)
-    forward = torch_nets.forward(torch.compile(net) if compiled else net)
+    nn = torch_nn(functional=compiled)
+    net, loss = NETS[name][0](nn).to(device), loss_of(name, nn)
+    whole = compiled and name == "critic"              # a gradient's gradient is taken only of what is compiled whole
+    forward = torch_nets.forward(torch.compile(net) if compiled and not whole else net)
+    loss = torch.compile(loss) if whole else loss
     sgd = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
     x, target = (torch.tensor(a, device=device) for a in batch(name))
-    loss = F.mse_loss if NETS[name][2] is None else F.cross_entropy
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return forward(x).float()
 
     def step() -> Any:
         sgd.zero_grad()
-        value = loss(forward(x).float(), target)
+        value = loss(call, x, target)
         value.backward()
         sgd.step()
         return value
-    return torch_nets.captured(step, sgd) if device == "cuda" else step
+    return torch_nets.captured(step, sgd) if graph and device == "cuda" else step
 
 
 MAKERS: dict[str, Callable[[str, str, str], Callable[[], Any]]] = {
-    "minidl": minidl_step, "torch-graph": torch_step, "torch-compile": functools.partial(torch_step, compiled=True)}
+    "minidl": minidl_step, "torch": functools.partial(torch_step, graph=False), "torch-graph": torch_step,
+    "torch-compile": functools.partial(torch_step, compiled=True)}
 
 
 # ---------------------------------------------------------------- measuring
@@ -323,7 +369,8 @@ def measure(args: argparse.Namespace, peers: Sequence[str]) -> Result:
 
 def report(several: Sequence[Result]) -> list[str]:
     """A line for each net and precision."""
-    lines = []
+    lines, measured = [], {row["peer"] for result in several for row in result["rows"]}
+    shown = [peer for peer in MAKERS if peer in measured]
     for result in several:
         by: dict[tuple[Any, ...], dict[str, Result]] = {}
         for row in result["rows"]:
@@ -331,13 +378,13 @@ def report(several: Sequence[Result]) -> list[str]:
         for (net, size, precision), peers in by.items():
             theirs = [row["median_s"] for peer, row in peers.items() if peer != "minidl"]
             lines.append([net, str(size), precision, *(
-                f"{digits(peers[peer]['median_s'] * 1e3)}" if peer in peers else "" for peer in MAKERS),
+                f"{digits(peers[peer]['median_s'] * 1e3)}" if peer in peers else "" for peer in shown),
                 f"{min(theirs) / peers['minidl']['median_s']:.2f}" if theirs else "",
-                *(f"{peers[peer]['first_s']:.1f}" if peer in peers else "" for peer in MAKERS)])
+                *(f"{peers[peer]['first_s']:.1f}" if peer in peers else "" for peer in shown)])
     of = several[0]["method"]
     calls = of.get("first", dict.fromkeys(MAKERS, 1))          # of older results one of each
-    columns = ["net", "batch", "precision", *(f"{peer} ms" for peer in MAKERS), "speed / the faster peer",
-               *(f"{peer} first {'call' if calls[peer] == 1 else f'{calls[peer]} calls'} s" for peer in MAKERS)]
+    columns = ["net", "batch", "precision", *(f"{peer} ms" for peer in shown), "speed / the faster peer",
+               *(f"{peer} first {'call' if calls[peer] == 1 else f'{calls[peer]} calls'} s" for peer in shown)]
     return [*results.table(", ".join(columns), lines, 3),
             f"{of['rounds']} rounds of {of['turns']} times {of['in_a_row']} steps between two readings of the clock.",
             "",

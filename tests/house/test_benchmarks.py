@@ -863,6 +863,28 @@ def test_a_net_is_the_same_for_both(name: str) -> None:
     np.testing.assert_allclose(got, its(torch.tensor(x)).detach().numpy(), rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("functional", [False, True])
+def test_a_loss_with_a_gradient_in_it_is_the_same_for_both(functional: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    ours, theirs = untuned.minidl_nn(), untuned.torch_nn(functional)
+    minidl.manual_seed(0)
+    mine, its = untuned.critic(ours), untuned.critic(theirs)
+    for p, q in zip(mine.parameters(), its.parameters(), strict=True):
+        q.data = torch.tensor(p.numpy())
+    arrays = [a[:3] for a in untuned.batch("critic")]
+    share = np.random.default_rng(1).random((3, 1, 1, 1), np.float32)
+    found = []
+    for nn, net, tensor in (ours, mine, minidl.Tensor), (theirs, its, torch.tensor):
+        monkeypatch.setattr(nn, "_rand", lambda *shape, device, tensor=tensor: tensor(share))
+        loss = untuned.loss_of("critic", nn)(net, *map(tensor, arrays))
+        loss.backward()
+        found.append([loss.item(), *(p.grad.numpy() for p in net.parameters())])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.deep
 def test_a_net_that_nobody_tuned_for_is_measured_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("IN_A_ROW", "ROUNDS", "TURNS"):
