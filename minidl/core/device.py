@@ -141,10 +141,10 @@ def device_of(array: object) -> str:
     >>> device_of(np.zeros(3))
     'cpu'
     """
+    if is_cuda(array):                     # first: the emulator's arrays, which stand for CuPy's, are NumPy's too
+        return "cuda"
     if isinstance(array, (np.ndarray, np.generic)):
         return "cpu"
-    if is_cuda(array):
-        return "cuda"
     raise TypeError(f"device: a {type(array).__name__} is not an array of a known device; pass a numpy.ndarray")
 
 

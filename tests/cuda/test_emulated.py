@@ -103,7 +103,6 @@ def test_fused_steps(name: str, emulated: Emulator) -> None:
 def test_random_nets(number: int, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nets of all layers in training, as near to the CPU's float64 as float32's rounding explains. Convolutions are
     `direct`: nothing is measured here."""
-    monkeypatch.setattr(device, "_missing", lambda: "")
     monkeypatch.setattr(cuda.conv, "fastest", lambda _, g, *__: "direct" if g.dense else "grouped")
     net = random_nets.net(number)
     reference = random_nets.notes(net)
@@ -116,7 +115,6 @@ def test_random_nets(number: int, emulated: Emulator, monkeypatch: pytest.Monkey
 def test_a_step_in_nhwc(precision: str, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiled step's program, with normalisation, a residual, a depthwise convolution and maxima, call by call;
     beside the CPU in fp32. The nearest bfloat16s decide otherwise at some maxima."""
-    monkeypatch.setattr(device, "_missing", lambda: "")
     monkeypatch.setattr(cuda.conv, "fastest", lambda _, g, *__: "direct" if g.dense else "grouped")
     rng, results = np.random.default_rng(0), []
     x, labels = rng.standard_normal((3, 3, 7, 6), np.float32), np.array([1, 0, 2])
@@ -194,7 +192,6 @@ def test_launchers_make_gradients_where_the_mean_is_formed(
         def mean(self, flat: Any) -> None:
             self.flats.append(flat)
             flat *= 3
-    monkeypatch.setattr(device, "_missing", lambda: "")
     monkeypatch.setattr(cuda.conv, "fastest", lambda direction, g, dtype, arguments, able: next(
         algorithm for algorithm in ("whole_image", "gemm") if algorithm in able(direction, g, dtype)))
     minidl.manual_seed(0)

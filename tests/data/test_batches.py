@@ -591,7 +591,7 @@ def test_gpu_an_epoch_is_queued_without_waiting() -> None:
     sizes = list(run.batches)
     with nobody_waits():
         for size in sizes:
-            run.step(size, size)                               # as in an epoch: the images of all ranks
+            run.step((size,), size)                            # as in an epoch: the images of all ranks
     assert np.isfinite(run.metrics.read()[0])
 
     w = Tensor([1.0, 2.0], requires_grad=True, device="cuda")

@@ -64,6 +64,11 @@ class Memory(np.ndarray):
     def get(self) -> np.ndarray:
         return np.array(self, subok=False)
 
+    def __getitem__(self, key: Any) -> Any:
+        """One element is an array without axes, as CuPy has it."""
+        found = super().__getitem__(key)
+        return found if isinstance(found, Memory) else np.asarray(found).view(Memory)
+
     def __array_function__(self, function: Callable[..., Any], kinds: Iterable[type], arguments: Iterable[Any],
                            options: Mapping[str, Any]) -> Any:
         """What gives a plain array for a subclass, as concatenate does, gives one of these."""

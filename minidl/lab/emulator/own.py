@@ -155,6 +155,7 @@ class Emulator(Compiler):
             for name in ("asarray", "ascontiguousarray"):
                 replace(cupy, name, getattr(memory, name))
             replace(cupy, "ndarray", Memory)
+            replace(device, "_missing", lambda: "")
             replace(cupy, "lib", types.SimpleNamespace(stride_tricks=types.SimpleNamespace(
                 as_strided=functools.partial(np.lib.stride_tricks.as_strided, subok=True))))
             replace(cuda.conv.product.fft, "_library", lambda: transforms)
