@@ -61,9 +61,9 @@ OF_ANY_SIZE = ("nn.ConvTranspose2d(2, 2, 2, stride=2)", "nn.ConvTranspose2d(2, 2
                "nn.Upsample(scale_factor=2)", "nn.AdaptiveAvgPool2d((2, 3))", "nn.AdaptiveAvgPool2d(1)",
                "nn.Conv2d(2, 2, 2, padding=1, dilation=2)", "nn.Conv2d(2, 8, 1); nn.PixelShuffle(2)")
 DRAWS = r"dropout|\brand"                  # what is another value each time
-NOISE = ("{0} + 0.1 * minidl.randn_like({0})", "{0} * (minidl.rand({0}.shape) < 0.7).float()", "{0} * minidl.rand(1)",
-         "{0}[minidl.randperm({0}.shape[0])]", "{0} * minidl.randint(-1, 3, {0}.shape).float()",
-         "{0} - minidl.rand_like({0})")
+NOISE = ("{0} + 0.1 * minidl.randn_like({0})", "{0} * (minidl.rand({0}.shape, device={0}.device) < 0.7).float()",
+         "{0} * minidl.rand(1, device={0}.device)", "{0}[minidl.randperm({0}.shape[0], device={0}.device)]",
+         "{0} * minidl.randint(-1, 3, {0}.shape, device={0}.device).float()", "{0} - minidl.rand_like({0})")
 LOSSES = ("mse_loss", "l1_loss", "huber_loss")
 OPTIONS_OF_LOSS = (("",), ("",), (", reduction='sum'", ", ignore_index=1"),
                    (", label_smoothing=0.1", ", label_smoothing=0.1, ignore_index=2"))

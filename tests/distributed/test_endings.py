@@ -199,7 +199,7 @@ def test_an_error_before_the_first_step(how: str, ranks: int, message: str, tmp_
 def test_an_error_of_all_ranks_is_told_once(tmp_path: Path) -> None:
     run = Run("loss", tmp_path, "--lr=1e30", "--model=lenet5", ranks=2)
     line, = run.end(2)
-    assert line.startswith("endings.py: error: training: the loss is ")
+    assert line.startswith("endings.py: error: training: diverged in step ")
 
 
 @pytest.mark.deep
