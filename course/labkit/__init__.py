@@ -25,6 +25,7 @@ import numpy as np
 WHAT_TO_DO = {                             # about a fault that the emulator finds, by words of it
     "no order between blocks": "no barrier reaches another block: let each element belong to one block alone",
     "a race": "put a __syncthreads() that all threads reach between the two accesses",
+    "divides an integer": "look at what stands behind each / and % of the line; a number of tiles is rounded up",
     "outside of all arrays": "compare the index with the size before the access",
     "before anything wrote it": "write each element before it is read, also those at the edge",
     "barrier": "let all threads of the block reach it: return and branch only behind it",
@@ -93,7 +94,12 @@ class Lab:
         if made["faults"]:
             faults = [str(each) for each in made["faults"]]            # a race may be seen as a value that is not set
             fault = next((each for each in faults if "a race" in each), faults[0])
-            raise Wrong(fault + next((f"; {todo}" for words, todo in WHAT_TO_DO.items() if words in fault), ""))
+            todo = next((f"; {todo}" for words, todo in WHAT_TO_DO.items() if words in fault), "")
+            twice = re.match(r"(\S+): thread .* writes (\w+)\[.* of the same block writes in \1: a race", fault)
+            if twice and not re.search(rf"__shared__[^;]*\b{twice[2]}\b", "".join(self.files.values())):
+                todo = (f"; two threads write the same element: each element of {twice[2]} belongs to one thread, and "
+                        "a thread that has none must not write")
+            raise Wrong(fault + todo)
         lines = {}
         for line, ways in made["lines"].items():
             parts: dict[str, Any] = {way: each if isinstance(each, int) else
@@ -122,8 +128,11 @@ class Lab:
     def wrong(self, name: str, text: str) -> Wrong:
         """To be raised: a sentence about a function, class or kernel, after its place."""
         file, _, line = self.at(name).partition(":")
-        body = itertools.takewhile(lambda each: not re.match(r"extern|__global__|__device__", each[1]),
-                                   enumerate(self.files[file].splitlines()[int(line or 0):], int(line or 0) + 1))
+        lines = self.files[file].splitlines()
+        begin = int(line or 0)
+        indent = len(lines[begin - 1]) - len(lines[begin - 1].lstrip()) if begin and file.endswith(".py") else -1
+        other = r"extern|__global__|__device__" if indent < 0 else rf" {{0,{indent}}}(def|class)\b"
+        body = itertools.takewhile(lambda each: not re.match(other, each[1]), enumerate(lines[begin:], begin + 1))
         left = next((number for number, text in body if re.search(r"(?:#|//) *TODO", text)), 0)
         return Wrong(f"{self.at(name)}: {text}" + f"; the TODO of line {left} is not done yet" * (left > 0))
 

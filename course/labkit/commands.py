@@ -102,12 +102,23 @@ def start(args: argparse.Namespace, course: Path) -> int:
         raise ValueError(f"lab: {target} is there already, and nothing is overwritten; name another folder")
     without = shutil.ignore_patterns("__pycache__")
     shutil.copytree(source, target, ignore=without)
+    page = target / "README.md"
+    page.write_text(_moved(page.read_text(encoding="utf-8"), source, target), encoding="utf-8")
     if not (target.parent / HERE.name).exists():
         shutil.copytree(HERE, target.parent / HERE.name, ignore=without)
     files = " and ".join(sorted(each.name for each in target.glob("lab.*")))
     say(f"{target} is there: read README.md, fill the gaps of {files}, then: minidl lab check {args.number}"
         + (f", in {target.parent}" if args.folder != "." else ""))
     return 0
+
+
+def _moved(page: str, source: Path, target: Path) -> str:
+    """A page whose links lead from another folder to what they led to."""
+    def link(found: re.Match[str]) -> str:
+        there = (source / found[1]).resolve()
+        return f"]({Path(os.path.relpath(there, target.resolve())).as_posix()}" if there.exists() else found[0]
+
+    return re.sub(r"\]\((\.\./[^)#\s]*)", link, page)
 
 
 def check(args: argparse.Namespace, course: Path) -> int:

@@ -53,6 +53,16 @@ def test_start_copies_a_lab_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert cli.main(["lab", "start", "2", str(tmp_path)]) == 0
 
 
+@pytest.mark.parametrize("number", range(1, 11))
+def test_links_of_a_started_page_lead_somewhere(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also outside of the checkout, as long as that is there."""
+    monkeypatch.chdir(ROOT)
+    assert cli.main(["lab", "start", str(number), str(tmp_path / "far" / "away")]) == 0
+    (page,) = (tmp_path / "far" / "away").glob("*/README.md")
+    links = re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8"))
+    assert [each for each in links if "://" not in each and not (page.parent / each).exists()] == []
+
+
 @pytest.mark.parametrize(("argv", "message"), [
     (["check", "77"], "lab: there is no lab 77 in "), (["check", "1", "nowhere.py"], "nowhere.py is not a file; name"),
     (["grade", "1", "nowhere"], "grade: nowhere is not a folder; name one with the files of a class"),

@@ -11,9 +11,9 @@ def blocks(count: int, threads: int) -> int:
 def convolve(launch, x, w, y, g):
     """y (n,m,oh,ow) of images x (n,c,h,w) and filters w (m,c,kh,kw), without padding; y is there, but not set.
 
-    launch("kernel", grid, block, argument, ...) launches a kernel of lab.cu; grid and block are ints, or tuples of up
-    to three. launch.empty(shape) is an array that is not set. x[0] is the first image. g has the sizes: g.n g.c g.h g.w
-    g.m g.kh g.kw g.oh g.ow.
+    launch("kernel", grid, block, argument, ...) launches a kernel of lab.cu on arrays and ints. Grid and block are an
+    int each, or a tuple (x, y, z). launch.empty(shape) is an array on the GPU, not set, which kernels alone write.
+    x[0] is the first image, y[0] its outputs. g has the sizes: g.n g.c g.h g.w g.m g.kh g.kw g.oh g.ow.
     """
     rows, columns = g.c * g.kh * g.kw, g.oh * g.ow
     u = launch.empty((rows, columns))

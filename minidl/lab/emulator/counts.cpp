@@ -240,7 +240,10 @@ ENTERS(const_cmp1, char, char) ENTERS(const_cmp2, short, short) ENTERS(const_cmp
 ENTERS(const_cmp8, int64_t, int64_t) ENTERS(cmpf, float, float) ENTERS(cmpd, double, double)
 ENTERS(switch, uint64_t, void*)
 
-void watch_barrier(void* from) { note(from, nullptr, 0, BARRIER); }
+void watch_barrier(void* from) {
+    threads[current].barrier_at = from;
+    note(from, nullptr, 0, BARRIER);
+}
 
 // count: -1 where the lanes of a warp do too much before they stand still.
 const Count* watch_counts(int* count) {

@@ -32,6 +32,7 @@ struct Thread {
     State state;
     int barrier;                                         // at which it waits
     unsigned with;                                       // lanes of its warp that it waits for, and last waited for
+    void* barrier_at;                                    // its last __syncthreads(), where watch.cpp is told of it
     long long steps;                                     // basic blocks that it entered, where watch.cpp counts them
     std::vector<std::vector<Copy>> copies;               // groups that are under way; the last one is open
 };
@@ -45,6 +46,7 @@ int current, arrived[BARRIERS];                          // the thread that runs
 int block_turn, warp_turns[MOST_THREADS / WARP];         // raised by each barrier: what is apart in them is in order
 void (*body)(void**);
 void** given;
+void (*missed)(int waits, int ended);                    // if set, called where a barrier waits for an ended thread
 void (*stood_still)(int warp);                           // if set, called whenever no thread of a warp can go on
 char message[256];
 volatile bool running;                                   // a thread, not the scheduler
@@ -180,6 +182,7 @@ void start(int number) {
     Thread& thread = threads[number];
     thread.state = READY;
     thread.steps = 0;
+    thread.barrier_at = nullptr;
     thread.copies.assign(1, {});
     getcontext(&thread.context);
     thread.context.uc_stack.ss_sp = stacks.get() + number * STACK;
@@ -244,6 +247,11 @@ void run_block(int count, std::mt19937& random) {
         if (ready) continue;
         if (done == count) return;
         if (waiting + done < count) return see(false, "threads wait for each other for ever");
+        auto first = [=](State state) {
+            auto of_state = [=](const Thread& each) { return each.state == state; };
+            return (int)(std::find_if(threads, threads + count, of_state) - threads);
+        };
+        if (done && missed && !*message) missed(first(AT_BLOCK), first(DONE));
         if (done) return see(false, "some threads of the block have ended while others wait at a barrier");
         ++block_turn;
         for (int i = 0; i < count; ++i) threads[i].state = READY;

@@ -7,7 +7,7 @@
 // second, make an order.
 //
 // It also tells counts.cpp of each access; or that alone, of minidl's own kernels, whose arrays nobody names. A thread
-// that takes too many steps ends, and with it all others; so does all at Ctrl-C.
+// that takes too many steps ends, and with it all others; so does all at Ctrl-C. One that divides an integer by 0 ends.
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
@@ -17,7 +17,7 @@
 
 namespace {
 constexpr int MOST_FINDINGS = 32, GUARD = 1024;
-enum What : int { OUTSIDE, RACE, UNSET, ENDLESS };
+enum What : int { OUTSIDE, RACE, UNSET, ENDLESS, DIVIDED, MISSED };
 enum Kind { ARRAY, SHARED, CONSTANT, IMAGE, FORBIDDEN };
 
 struct Access {
@@ -88,6 +88,16 @@ void take_step(void* from) {
     if (interrupted || ends || (finding && ++me.steps > most_steps)) end_all(from);
 }
 
+struct sigaction divided_before;                         // what is done elsewhere
+
+char* interrupted_at(void* context) {
+#ifdef __x86_64__
+    return (char*)((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP];
+#else
+    return (char*)((ucontext_t*)context)->uc_mcontext.pc;
+#endif
+}
+
 // Once per second of processor time. The compiler tells of no step of an empty loop: a thread of which nothing was seen
 // is in one. What it interrupts is the kernel's code, or a function that it calls, so that the scheduler can go on.
 void tick(int number, siginfo_t*, void* context) {
@@ -99,12 +109,29 @@ void tick(int number, siginfo_t*, void* context) {
         seen_before = seen;
         return;
     }
-#ifdef __x86_64__
-    auto at = (char*)((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP];
-#else
-    auto at = (char*)((ucontext_t*)context)->uc_mcontext.pc;
-#endif
-    end_all(at + 1);
+    end_all(interrupted_at(context) + 1);
+}
+
+// An integer divided by 0, of which a processor tells by a signal (x86); a GPU goes on with a number without meaning.
+void divided(int number, siginfo_t*, void* context) {
+    if (!running || !pthread_equal(pthread_self(), runner)) {          // not a kernel's: as if this were not here
+        sigaction(number, &divided_before, nullptr);
+        return;
+    }
+    follow_block();
+    report(DIVIDED, nullptr, 0, false, {interrupted_at(context) + 1, current, block}, false, {});
+    see(false, "an integer is divided by 0");
+    wait(DONE);                                          // nothing continues this thread
+}
+
+void tell_of_divisions(bool tell) {
+    static bool told;
+    if (told == tell) return;
+    told = tell;
+    struct sigaction ours {};
+    ours.sa_sigaction = divided;
+    ours.sa_flags = SA_SIGINFO | SA_NODEFER;
+    sigaction(SIGFPE, tell ? &ours : &divided_before, tell ? &divided_before : nullptr);
 }
 
 void set_ticks(int seconds) {
@@ -186,6 +213,11 @@ void add(const unsigned char* start, const unsigned char* end, Kind kind, int un
     if (kind < IMAGE) regions.back().numbers.resize((end - start + unit - 1) / unit);
 }
 
+void miss(int waits, int ended) {
+    follow_block();
+    report(MISSED, nullptr, 0, false, {threads[waits].barrier_at, waits, block}, false, {nullptr, ended, block});
+}
+
 // The unit of a struct, of which nothing says that it lies on a multiple of its size: numbers of four bytes.
 int apart(size_t size) { return size % WORD ? 1 : WORD; }
 
@@ -212,6 +244,8 @@ void watch_end() {
     found = 0;
     acquired = ends = false;
     set_ticks(0);
+    tell_of_divisions(false);
+    missed = nullptr;
     regions.clear(), blocks.clear(), fenced.clear(), released.clear();
 }
 
@@ -231,6 +265,8 @@ void watch_array(const unsigned char* start, size_t size, int unit, int set, int
 void watch_launch(const unsigned char* shared, const unsigned char* shared_end, int dynamic, void* kernel) {
     runner = pthread_self();
     set_ticks(1);
+    tell_of_divisions(true);
+    missed = finding ? miss : nullptr;
     add(shared + GUARD, shared_end - GUARD, SHARED);
     add(shared, shared_end, FORBIDDEN);
     add(dynamic_shared, dynamic_shared + dynamic, SHARED);

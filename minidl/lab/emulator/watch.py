@@ -25,7 +25,8 @@ from .counts import Counted, Launch, Table, counted, frames, rules
 
 ORDERS = 4                                 # launches, each with another order of the threads
 STEPS = 10_000_000                         # basic blocks that a thread may enter before it is said not to end
-OUTSIDE, RACE, UNSET, ENDLESS = range(4)   # as in watch.cpp
+OUTSIDE, RACE, UNSET, ENDLESS, DIVIDED, MISSED = range(6)   # as in watch.cpp
+CONSTANT = 1 << 16                         # bytes of constant memory, on every GPU
 NULL_PAGE = 1 << 16                        # addresses below are elements of an array that is not there
 
 Size = int | tuple[int, ...]
@@ -115,6 +116,11 @@ class Kernel:
         self._library = self._compiled(read, [f"-D{k}={v}" for k, v in (constants or {}).items()])
         self._shared = self._shared_arrays()
         self.symbols = {each.name: each for each in self._symbols(read.text, given)}
+        constant = {each.name: len(each.start) for each in self.symbols.values() if each.constant}
+        if sum(constant.values()) > CONSTANT:
+            told = ", ".join(f"{each} of {size:,} bytes" for each, size in constant.items())
+            raise ValueError(f"emulator: {self.file} declares {told} in constant memory, but a GPU has {CONSTANT:,} "
+                             "bytes of it; declare less")
 
     def _compiled(self, read: source.Source, constants: list[str]) -> ctypes.CDLL:
         """Compiled so that each access is looked at, and linked with what looks."""
@@ -227,7 +233,7 @@ class Kernel:
         message = self._library.run((ctypes.c_int * 8)(*grid, *block, shared, seed), packed)
         ctypes.CDLL(None).fflush(None)
         faults = self._faults(arrays, block)
-        if message and not any(what in (OUTSIDE, ENDLESS) for what, _ in faults):
+        if message and not any(what in (OUTSIDE, ENDLESS, DIVIDED, MISSED) for what, _ in faults):
             faults[message, frozenset()] = f"{self.file.name}: {message.decode()}"
         self._watch.watch_end()
         held = {each.name: np.frombuffer(ctypes.string_at(each.address, len(each.start)), each.dtype)
@@ -249,6 +255,12 @@ class Kernel:
             if each.what == ENDLESS:
                 fault = (f"{who} does not end: it has taken more steps than a thread may (--steps): an endless loop, "
                          "or one that waits for another thread")
+            elif each.what == DIVIDED:
+                fault = (f"{who} divides an integer by 0, by / or %; on a GPU the kernel would go on with a number "
+                         "without meaning")
+            elif each.what == MISSED:
+                fault = (f"{who} waits at a barrier, but thread {_thread(each.other_thread, block)} of the same block "
+                         "has ended")
             elif each.what == UNSET and (symbol := self._symbol(each.at or 0)):
                 fault = (f"{who} {what}, constant memory that nothing filled; fill it: --args {symbol}=..., or in a "
                          f"launcher launch.copy_to_symbol({symbol!r}, array)")
