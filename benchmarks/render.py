@@ -4,9 +4,9 @@
     python benchmarks/render.py --plot      and docs/roofline.png
     python benchmarks/render.py --check     write nothing; exit with 1 where a document and the results differ
 
-A block is what stands between <!-- results: NAME --> and <!-- end -->, in README.md, in docs/ or in the ladder of
-convolutions; BLOCKS says what each name holds. Where the first marker ends its line the block is paragraphs and tables,
-otherwise a few words within a sentence: `source NAME` is a paper's figure out of sources.json.
+A block is what stands between <!-- results: NAME --> and <!-- end -->, in README.md, in docs/, in the ladder of
+convolutions or beside the book's kernels; BLOCKS says what each name holds. Where the first marker ends its line the
+block is paragraphs and tables, otherwise a few words within a sentence: `source NAME` is a paper's figure out of sources.json.
 
 The check fails on a block that is not what its files give, and on a figure of measurement outside the blocks. Such a
 figure is a number with a unit of time, speed or share: us, ms, s, seconds, minutes, hours, cycles, TFLOP/s or anything
@@ -47,7 +47,7 @@ import train_step  # noqa: E402
 import untuned  # noqa: E402
 from results import load, source, time_of  # noqa: E402
 
-LADDER = "minidl/ops/cuda/conv/README.md"
+LADDER, BOOK = "minidl/ops/cuda/conv/README.md", "examples/book/README.md"
 BLOCK = re.compile(r"<!-- results: (?P<name>[^\n>]*) -->(?P<text>(?:(?!<!-- results:).)*?)<!-- end -->", re.DOTALL)
 MARKER = re.compile(r"<!-- (results:.*?|end) -->")
 UNITS = r"us|µs|ms|s|secs?|seconds?|min|minutes?|hours?|cycles|[\w-]+/s|%|percent|times"
@@ -139,6 +139,13 @@ def conv_facts(result: results.Result) -> list[str]:
 
 def ladder(result: results.Result) -> list[str]:
     return [*conv_report.ladder_table(result), *results.facts([result])]
+
+
+def ladder_of_the_book(result: results.Result) -> list[str]:
+    """y alone: the book has no other kernels."""
+    outputs = {**result, "rows": [row for row in result["rows"] if row["direction"] == "y"]}
+    return [*results.commands([result]), *conv_report.ladder_table(outputs, conv_report.labels(outputs["rows"])),
+            *results.facts([result])]
 
 
 def balance() -> list[str]:
@@ -242,6 +249,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
                               convolutions(conv_report.errors_of_3x3, "conv_3x3_cuda")),
     "conv entries": convolutions(lambda result: list(conv_report.shape_tables(result))),
     "ladder": convolutions(ladder),
+    "ladder book": convolutions(ladder_of_the_book, "conv_book"),
     "ladder counted": runs(counted_ladder.report, "ladder_counted", "conv_cuda"),
     "ladder slower": convolutions(conv_report.slower_table),
 }
@@ -269,7 +277,7 @@ def wrapped(line: str) -> str:
 # ---------------------------------------------------------------- documents
 def documents(root: Path) -> Iterator[Path]:
     """Those that hold blocks and no other figures."""
-    yield from (root / "README.md", root / LADDER)
+    yield from (root / "README.md", root / LADDER, root / BOOK)
     yield from (path for path in sorted((root / "docs").rglob("*.md")) if "notebook" not in path.parts)
 
 

@@ -39,9 +39,9 @@ def register_conv(name: str, source: str | Path, *, y: Launcher | None = None, d
     compiled step is captured as a graph. Kernels of REAL are for float32 and float64, others for float32.
 
     bias: False where y takes no b, y(launch, x, w, out, g): minidl adds it behind the kernel.
-    refuses(direction, g, dtype) says why a case cannot be computed, or None. Directions without a launcher are left to
-    "auto"; so are all on the CPU, which is said once. `minidl.check_conv` compares the kernels with the formula, on
-    the CPU or on a GPU. A program that registers a name again replaces what it has registered.
+    refuses(direction, g, dtype) says why a case cannot be computed, or None. Such a case is left to "auto", and so are
+    directions without a launcher and all on the CPU, which is said once. `minidl.check_conv` compares the kernels with
+    the formula, on the CPU or on a GPU. A program that registers a name again replaces what it has registered.
 
     Raises ValueError for a name that is taken or not a word, a source that is neither or includes what is not there,
     no launcher, and one of other parameters.
@@ -55,6 +55,7 @@ def register_conv(name: str, source: str | Path, *, y: Launcher | None = None, d
         there.ALGORITHMS[name] = there.Algorithm(*there.own.row(own))
         there._asked.cache_clear()
         there._warn.cache_clear()
+        there.own.left_to_auto.cache_clear()
 
 
 def register_linear(name: str, source: str | Path, *, y: Launcher | None = None, dx: Launcher | None = None,
@@ -136,9 +137,9 @@ def _make_primitives(own: OwnConv) -> None:
             from ..ops import cuda
             from ..ops.cuda.conv import own as launching
 
-            if direction not in own.launchers:
-                return row.auto(cuda, *arguments)
-            return launching.run(own, direction, *arguments)
+            if launching.able(own, direction, arguments):
+                return launching.run(own, direction, *arguments)
+            return row.auto(cuda, *arguments)
 
         on_cpu.__name__, on_cpu.__module__ = by_users(own.kind, own.name, direction), own.module
         primitive(on_cpu, cuda=on_cuda)

@@ -876,9 +876,9 @@ def test_a_loss_with_a_gradient_in_it_is_the_same_for_both(functional: bool, mon
     arrays = [a[:3] for a in untuned.batch("critic")]
     share = np.random.default_rng(1).random((3, 1, 1, 1), np.float32)
     found = []
-    for nn, net, tensor in (ours, mine, minidl.Tensor), (theirs, its, torch.tensor):
-        monkeypatch.setattr(nn, "_rand", lambda *shape, device, tensor=tensor: tensor(share))
-        loss = untuned.loss_of("critic", nn)(net, *map(tensor, arrays))
+    for layers, net, tensor in (ours, mine, minidl.Tensor), (theirs, its, torch.tensor):
+        monkeypatch.setattr(layers, "_rand", lambda *shape, device, tensor=tensor: tensor(share))
+        loss = untuned.loss_of("critic", layers)(net, *map(tensor, arrays))
         loss.backward()
         found.append([loss.item(), *(p.grad.numpy() for p in net.parameters())])
     for one, other in zip(*found, strict=True):

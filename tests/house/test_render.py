@@ -24,8 +24,9 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(results, "FOLDER", tmp_path / "results")
     (tmp_path / "docs" / "notebook").mkdir(parents=True)
     (tmp_path / "docs" / "notebook" / "2026.md").write_text("It took 5 ms.\n")
-    (tmp_path / render.LADDER).parent.mkdir(parents=True)
-    (tmp_path / render.LADDER).write_text("# Ladder\n")
+    for name in (render.LADDER, render.BOOK):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("# Ladder\n")
     (tmp_path / "README.md").write_text("# minidl\n\n<!-- results: headline -->\n<!-- end -->\n\nFast.\n")
     (tmp_path / "docs" / "page.md").write_text(
         "The report took <!-- results: source report y time --><!-- end --> for it, and a line is long enough.\n")

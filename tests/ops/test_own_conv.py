@@ -288,15 +288,19 @@ def test_names_are_known_without_cupy() -> None:
 
 @pytest.mark.slow
 @on_cuda
-def test_a_case_that_is_refused(gpu: Any) -> None:
+def test_a_case_that_is_refused_is_left_to_auto_and_said_once(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from minidl.core.tensor import wrap
+    from minidl.ops.cuda import conv
 
     direct(refuses=lambda direction, g, dtype: "its window has a stride" if g.sh > 1 else None)
     x, w = (wrap(gpu.memory.asarray(np.ones(shape, np.float32))) for shape in ((1, 1, 5, 5), (1, 1, 3, 3)))
     assert np.array(ops.conv2d(x, w, algorithm="again").data).tolist() == [[[[9.0] * 3] * 3]]
-    with pytest.raises(ValueError, match=r"conv2d: algorithm 'again' cannot compute y of x \(1, 1, 5, 5\) and w "
-                                         r"\(1, 1, 3, 3\): its window has a stride; use algorithm 'auto'"):
-        ops.conv2d(x, w, stride=2, algorithm="again")
+    monkeypatch.setattr(conv, "fastest", lambda direction, g, dtype, arguments, able: "implicit_gemm")
+    with pytest.warns(UserWarning, match="^conv2d: algorithm 'again': its window has a stride; 'auto' is used there$"
+                      ) as said:
+        shapes = [ops.conv2d(x, w, stride=2, algorithm="again").shape for _ in range(2)]
+    assert shapes == [(1, 1, 2, 2)] * 2
+    assert len(said) == 1
     with pytest.raises(ValueError, match=r"conv2d: algorithm 'other' is not one of direct, .*, again, auto on cuda"):
         ops.conv2d(x, w, algorithm="other")
 

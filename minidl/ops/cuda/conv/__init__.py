@@ -128,7 +128,8 @@ def _able(direction: str, g: ConvGeometry, dtype: np.dtype) -> dict[str, Launche
 
 @functools.lru_cache(maxsize=4096)
 def _asked(direction: str, g: ConvGeometry, dtype: np.dtype, precision: str) -> str:
-    """The algorithm that was asked for; 'auto' in directions for which it has no kernel, which is said once."""
+    """The algorithm that was asked for; 'auto' in directions for which it has no kernel and where a user's refuses,
+    which is said once."""
     name = g.algorithm
     if name not in ALGORITHMS:
         raise ValueError(f"conv2d: algorithm {name!r} is not one of {', '.join((*ALGORITHMS, 'auto'))} on cuda")
@@ -136,6 +137,9 @@ def _asked(direction: str, g: ConvGeometry, dtype: np.dtype, precision: str) -> 
         _warn(name)
         return "auto"
     if reason := refusal(name, direction, g, dtype):
+        if name in OWN:
+            own.left_to_auto("conv2d", name, reason)
+            return "auto"
         raise ValueError(f"conv2d: algorithm {name!r} cannot compute {direction} of x {g[:4]} and w "
                          f"{(g.m, g.c, g.kh, g.kw)}: {reason}; use algorithm 'auto'")
     return name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import cupy
@@ -36,18 +37,25 @@ class OnCuda(Launch):
 def row(own: OwnConv) -> tuple[Launcher | None, Launcher | None, Launcher | None, Refuses]:
     """y, dx, dw and refuses of an Algorithm."""
     def launcher(direction: str) -> Launcher | None:
-        return functools.partial(_run, own, direction) if direction in own.launchers else None
+        return functools.partial(run, own, direction) if direction in own.launchers else None
     return launcher("y"), launcher("dx"), launcher("dw"), own.refuses
 
 
-def run(own: OwnConv, direction: str, *arguments: Array) -> Array:
-    """A direction of another op than a convolution. Raises ValueError for a case that the kernels cannot compute."""
+@functools.cache
+def left_to_auto(kind: str, name: str, reason: str) -> None:
+    """Say it, once: a net of many layers is trained with what an algorithm can do of it."""
+    warnings.warn(f"{kind}: algorithm {name!r}: {reason}; 'auto' is used there", stacklevel=2)
+
+
+def able(own: OwnConv, direction: str, arguments: tuple[Any, ...]) -> bool:
+    """Whether it computes a case of another op than a convolution."""
+    if direction not in own.launchers:
+        return False
     g = arguments[-1] if type(arguments[-1]) in STRUCTS else None
     if reason := own.refuses(direction, g, arguments[0].dtype):
-        raise ValueError(f"{own.kind}: algorithm {own.name!r} cannot compute {direction} of an array "
-                         f"{arguments[0].shape}: {reason}; use algorithm 'auto'")
-    return _run(own, direction, *arguments)
+        left_to_auto(own.kind, own.name, reason)
+    return reason is None
 
 
-def _run(own: OwnConv, direction: str, *arguments: Any) -> Array:
+def run(own: OwnConv, direction: str, *arguments: Any) -> Array:
     return own.run(direction, OnCuda(own, arguments[0].dtype), *arguments)
