@@ -6,7 +6,8 @@
 
 A block is what stands between <!-- results: NAME --> and <!-- end -->, in README.md, in docs/, in the ladder of
 convolutions or beside the book's kernels; BLOCKS says what each name holds. Where the first marker ends its line the
-block is paragraphs and tables, otherwise a few words within a sentence: `source NAME` is a paper's figure out of sources.json.
+block is paragraphs and tables, otherwise a few words within a sentence: `source NAME` is a paper's figure out of
+sources.json.
 
 The check fails on a block that is not what its files give, and on a figure of measurement outside the blocks. Such a
 figure is a number with a unit of time, speed or share: us, ms, s, seconds, minutes, hours, cycles, TFLOP/s or anything
