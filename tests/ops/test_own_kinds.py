@@ -411,6 +411,44 @@ int main() { k<<<1, 1>>>(0, 0, 1, true); }""")
         assert np.array(y).tolist() == [2, 0, 0, 0, 10, 0, 0, 0]
 
 
+def lenet() -> nn.Module:
+    """Its third convolution has more filters than the student's constant memory holds."""
+    minidl.manual_seed(3)
+    built = minidl.zoo.build("lenet5")
+    for _, layer in built.named_modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.algorithm = "mine"
+    return built
+
+
+LEFT = "conv2d: algorithm 'mine': the filters are larger than Mc; 'auto' is used there"
+
+
+@pytest.mark.deep
+@on_cuda
+def test_lenet5_trains_with_a_students_file_on_the_emulated_gpu(submission: None, tmp_path: Path,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    from emulator import Emulator
+    from ops.test_own_conv import moved
+
+    from minidl.core.tensor import wrap
+    from minidl.ops import cuda
+    from minidl.zoo.own import import_file
+
+    import_file("my_conv.py")
+    monkeypatch.setattr(cuda.conv, "fastest", lambda direction, g, dtype, arguments, able: "implicit_gemm")
+    x = np.random.default_rng(0).standard_normal((2, 1, 32, 32), np.float32)
+    (tmp_path / "emulated").mkdir()
+    with warnings.catch_warnings(record=True) as said, Emulator(tmp_path / "emulated").running() as gpu:
+        warnings.simplefilter("always")
+        want = losses(lenet(), Tensor(x), False)
+        got = losses(moved(lenet(), gpu), wrap(gpu.memory.asarray(x)), False)
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert "conv_forward_kernel" in gpu.launched
+    assert [str(each.message) for each in said].count(LEFT) == 1
+
+
 @pytest.mark.gpu
 @pytest.mark.usefixtures("fp32")
 @pytest.mark.filterwarnings("ignore: .* has no kernel for the cpu")
