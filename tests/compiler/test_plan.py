@@ -242,6 +242,8 @@ def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytes
     heads = np.random.default_rng(0).standard_normal((2, 3, 5, 8), np.float32)
     o, sums = cpu.attention_stored(heads, heads + 1, heads + 2, None, True, 0.5)
     cpu.attention_grad_stored(o + 1, heads, heads + 1, heads + 2, None, o, sums, True, 0.5)
+    for draw in (minidl.rand, minidl.randn, lambda *shape: minidl.randint(0, 9, shape)):
+        assert draw(2, 3).shape == (2, 3)
     w = Tensor(np.ones((2, 3)), requires_grad=True)
     for optimizer in (optim.Adam, optim.RMSprop, optim.Muon):
         w.grad = Tensor(np.ones((2, 3)))
