@@ -110,6 +110,13 @@ def _positive(name: str, **sizes: int) -> list[int]:
     return list(found.values())
 
 
+def _flags(name: str, **flags: object) -> None:
+    """Refuse what is not True or False: an activation's name in the place of a bias would count as True."""
+    for what, flag in flags.items():
+        if flag not in (False, True):
+            raise ValueError(f"{name}: {what} is {flag!r} but must be True or False")
+
+
 class Conv(Module):
     """What convolutions share: `class Conv1d(Conv, op=ops.conv1d, axes=("length",))`.
 
