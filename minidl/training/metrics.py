@@ -214,15 +214,15 @@ def asked(function: Function, outputs: object, targets: object) -> Any:
     return function(outputs, targets)
 
 
-def require_functions(loss: object, metrics: object) -> None:
+def require_functions(loss: object, metrics: object, who: str = "fit") -> None:
     """Refuse a loss and metrics that are not functions, as their names or classes are not."""
     if not (metrics is None or isinstance(metrics, Mapping)):
-        raise TypeError(f"fit: metrics is {metrics!r} but must map names to functions of (outputs, targets), as "
+        raise TypeError(f"{who}: metrics is {metrics!r} but must map names to functions of (outputs, targets), as "
                         "{'top5': training.top_k_accuracy(5)}; loss and, of classes, accuracy are measured always")
     for what, function in (("loss", loss), *((f"metric {name!r}", each) for name, each in (metrics or {}).items())):
         if not callable(function) or isinstance(function, type):
             shown = f"the class {function.__name__}" if isinstance(function, type) else repr(function)
-            raise TypeError(f"fit: {what} is {shown} but must be a function of (outputs, targets), such as "
+            raise TypeError(f"{who}: {what} is {shown} but must be a function of (outputs, targets), such as "
                             "ops.cross_entropy, ops.mse_loss or nn.HuberLoss()")
 
 

@@ -93,6 +93,20 @@ def test_a_training_ends_when_a_metric_gets_no_better(compiled: bool) -> None:
     assert len(history) == len(found) == 4             # the first, which is better than nothing, and three that are not
 
 
+def test_a_training_that_a_callback_ended_says_so(tmp_path: Path) -> None:
+    """It said that it goes on, and did not."""
+    said: list[str] = []
+    for epochs in (9, 9, 20):
+        model, (x, y) = net(), arrays()
+        said.clear()
+        history = fit(model, optim.SGD(model.parameters(), 0.0), loader(x, y), loader(x, y), epochs=epochs,
+                      say=said.append, progress=False, callbacks=EarlyStop(patience=1), checkpoints=tmp_path,
+                      resume=True)
+        assert len(history) == 2
+    assert said == ["nothing is left of 20 epochs: a callback ended this training after epoch 2; to train on, begin "
+                    "another with its weights, in another folder"]
+
+
 def test_what_is_better_and_by_how_much() -> None:
     stop = EarlyStop("test_f1", 1, "max", better_by=0.1)
     assert [stop.on_epoch_end({"test_f1": each}) for each in (0.5, 0.7, 0.75)] == [False, False, True]
@@ -436,6 +450,24 @@ def test_a_search_ends_where_the_loss_does() -> None:
         training.find_rate(model, sgd(model, 0.0), loader(x, y))
     with pytest.raises(ValueError, match=r"^find_rate: the loss at the first rate, 1e-06, is not finite"):
         training.find_rate(model, sgd(model), loader(x * np.nan, y))
+    assert len(training.find_rate(model, sgd(model), loader(x, y), steps=np.int64(10)).rates) == 10
+
+
+@pytest.mark.parametrize(("kind", "words", "change"), [
+    (ValueError, "the optimizer holds 4 parameters but none of the 4 Tensors of the Sequential; make it of",
+     {"optimizer": sgd(net())}),
+    (TypeError, "optimizer is a DataLoader but must be one of minidl.optim", {"optimizer": loader(*arrays())}),
+    (TypeError, "train is a tuple but must be a data.DataLoader", {"train": arrays()}),
+    (TypeError, "loss is 'mse' but must be a function of", {"loss": "mse"}),
+    (ValueError, "clip is 0 but must be a number above 0", {"clip": 0}),
+    (TypeError, "got an unexpected keyword argument 'num_iter'; it takes model, optimizer", {"num_iter": 9}),
+])
+def test_a_search_refuses_what_fit_refuses(kind: type[Exception], words: str, change: dict[str, Any]) -> None:
+    """With the optimizer of another net no loss moves, and any rate looks best."""
+    model = net()
+    given = {"model": model, "optimizer": sgd(model), "train": loader(*arrays()), **change}
+    with pytest.raises(kind, match=f"^find_rate: {words}"):
+        training.find_rate(**given)
 
 
 # ---------------------------------------------------------------- answers
@@ -451,6 +483,10 @@ def test_predictions() -> None:
     inputs, targets = several(True)
     one, other = training.predict(two, loader(inputs, targets))
     assert (one.shape, other.shape) == ((COUNT, 3), (COUNT, 2))
+    for whole in (inputs, (inputs["rows"], inputs["ids"])):        # all inputs at once
+        np.testing.assert_allclose(training.predict(two, whole)[0], one, rtol=1e-6)
+    with pytest.raises(TypeError, match=r"^predict: the inputs are a tuple of list but must be arrays, one for each"):
+        training.predict(two, ([1.0],))
     for given, said in ((loader(x, x, shuffle=True), "the loader shuffles"), ([], "got 0 batch")):
         with pytest.raises(ValueError, match=f"^predict: {said}"):
             training.predict(model, given)
