@@ -113,6 +113,7 @@ def test_what_is_better_and_by_how_much() -> None:
     for wrong, said in (({"patience": 0}, "patience is 0 but must be an int of at least 1"),
                         ({"patience": 1.5}, "patience is 1.5 but must be an int"),
                         ({"better_by": -1}, "better_by is -1 but must be a number of at least 0"),
+                        ({"patience": True}, "patience is True but must be an int of at least 1"),
                         ({"metric": "test_f1"}, "the name of metric 'test_f1' does not say what is better")):
         with pytest.raises(ValueError, match=rf"^EarlyStop: {said}"):
             EarlyStop(**wrong)  # type: ignore[arg-type]  # of several kinds
@@ -412,6 +413,52 @@ def test_f1_and_the_area_under_the_curve_are_scikit_learns() -> None:
     assert found[2] == pytest.approx(want)
     binary = training.roc_auc_score()(logits[:, :2], y % 2)
     assert binary == pytest.approx(metrics.roc_auc_score(y % 2, logits[:, 1] - logits[:, 0]))
+
+
+def test_one_logit_is_of_two_classes() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    random = np.random.default_rng(7)
+    logits, labels = random.standard_normal(40).astype(np.float32), random.integers(0, 2, 40).astype(np.float32)
+    for shape in ((40,), (40, 1)):
+        given = logits.reshape(shape), labels.reshape(shape)
+        assert training.f1_score()(*given) == metrics.f1_score(labels, logits > 0, average="macro")
+        assert training.roc_auc_score()(*given) == metrics.roc_auc_score(labels, logits)
+    with pytest.raises(ValueError, match=r"^training.f1_score: outputs have shape \(4, 2, 3\) and labels \(4,\) but"):
+        training.f1_score()(np.zeros((4, 2, 3)), np.zeros(4))
+
+
+@pytest.mark.parametrize(("value", "said"), [
+    (np.ones(3), r"an array of shape \(3,\)"), (None, "None"), ("x", "'x'")], ids=str)
+def test_a_metric_of_the_whole_set_is_one_number(value: Any, said: str) -> None:
+    model, (x, y) = net(), arrays()
+    with pytest.raises(TypeError, match=f"^training: metric 'mine' is {said} but a WholeSet's function must give one"):
+        evaluate(model, loader(x, y), metrics={"mine": WholeSet(lambda outputs, targets: value)})
+    with pytest.raises(TypeError, match=r"^WholeSet: function is None but must be a function of"):
+        WholeSet(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("inputs", "said"), [
+    ((np.ones((8, 6)), np.ones((8, 6))), r"2 inputs but Sequential.forward takes \(x\): too many"),
+    ({"rows": np.ones((8, 6))}, r"inputs named rows but Sequential.forward takes \(x\): missing"),
+], ids=["tuple", "dict"])
+def test_inputs_that_a_model_does_not_take_are_named(inputs: Any, said: str) -> None:
+    given = loader(inputs, np.zeros(8, int))
+    with pytest.raises(TypeError, match=f"^training: a batch has {said}"):
+        evaluate(net(), given)
+
+
+def test_mistakes_with_names_and_numbers_are_named() -> None:
+    for wrong, words in ((lambda: EarlyStop(3), "EarlyStop: metric is 3 but must be a metric's name"),  # type: ignore[arg-type]
+                         (lambda: EarlyStop(min_delta=1), "EarlyStop: .* in place of min_delta: better_by="),  # type: ignore[call-arg]
+                         (lambda: nn.CrossEntropyLoss([1.0, 2.0])(Tensor([[1.0, 2.0]]), [0]),  # type: ignore[arg-type]
+                          "cross_entropy: weight is a list but must be a Tensor"),
+                         (lambda: ops.cross_entropy(Tensor([[1.0, 2.0]]), [0], Tensor([1, 2])),
+                          "cross_entropy: weight has dtype int64 but logits float32"),
+                         (lambda: nn.Sequential({"a": nn.ReLU()}), "Sequential: .* by name"),  # type: ignore[arg-type]
+                         (lambda: nn.Sequential(nn.ReLU()).__setitem__(slice(1), nn.ReLU()),  # type: ignore[arg-type]
+                          "Sequential: slice.* is several places")):
+        with pytest.raises(TypeError, match=f"^{words}"):
+            wrong()
 
 
 @pytest.mark.parametrize("make", [training.f1_score, training.roc_auc_score])

@@ -67,6 +67,9 @@ class Sequential(Module):
         return Sequential(**dict(self._named_layers()[i])) if isinstance(i, slice) else list(self)[i]
 
     def __setitem__(self, i: SupportsIndex, layer: Module) -> None:
+        if isinstance(i, slice):
+            raise TypeError(f"Sequential: {i} is several places but a layer takes one; set them one by one, net[0] = "
+                            "nn.ReLU()")
         name = self._named_layers()[i][0]
         require_module(self, name, layer)
         setattr(self, name, layer)
