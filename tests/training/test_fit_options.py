@@ -565,6 +565,23 @@ def test_a_loop_of_ones_own_goes_on_in_the_same_bits(tmp_path: Path) -> None:
     assert own_loop(tmp_path / "mine.h5", 2, 5) == own_loop(tmp_path / "whole.h5", 0, 5)
 
 
+def test_a_checkpoint_holds_what_is_frozen_and_in_evaluation(tmp_path: Path) -> None:
+    """A loop that has frozen a layer goes on with it frozen."""
+    def made() -> tuple[nn.Module, optim.Optimizer]:
+        model = net()
+        return model, optim.SGD(model.named_parameters(), 0.5)
+    (model, optimizer), (again, other) = made(), made()
+    model[0].requires_grad_(False)
+    model[2].eval()
+    training.Checkpoint(model=model, optimizer=optimizer).save(tmp_path / "a.h5")
+    training.Checkpoint(model=again, optimizer=other).load(tmp_path / "a.h5")
+    assert [name for name, _ in again.named_parameters()] == ["3.weight", "3.bias"]
+    assert [each.training for each in again] == [True, True, False, True]
+    before = weights(again[0])
+    training.train_step(again, other, *arrays())
+    assert weights(again[0]) == before
+
+
 def test_a_checkpoint_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
     own_loop(file := tmp_path / "mine.h5", 0, 1)
     other, model = nn.Linear(6, 2), net()
