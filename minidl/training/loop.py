@@ -321,7 +321,7 @@ def _check_fit(optimizer: Any, train: object, test: object, epochs: object, sche
 
 
 def require_trainer(who: str, optimizer: object, **loaders: object) -> None:
-    """Refuse what is no optimizer, or no loader, in the name of `who`."""
+    """Refuse another thing than an optimizer, or than a loader, in the name of `who`."""
     if not hasattr(optimizer, "groups"):
         given = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
         raise TypeError(f"{who}: optimizer is {given} but must be one of minidl.optim; make one, such as optim.Adam("
