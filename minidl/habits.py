@@ -163,6 +163,9 @@ ADVICE: dict[str, dict[str, str]] = {
         "DataParallel": "one process per GPU: mpiexec -n 2 minidl train ..., see docs/distributed.md",
         "Bilinear": "matmul in forward",
         "Unflatten": "x.reshape(shape) in forward",
+        "BatchNorm3d": "nn.BatchNorm2d(c) of x.flatten(3), then .reshape(x.shape)",
+        **dict.fromkeys(("MaxPool3d", "AvgPool3d"), "ops.max_pool2d or avg_pool2d of x.reshape(n * c, d, h, w), then "
+                        "over d alone"),
     },
     "minidl.optim": {
         "Adagrad": "optim.RMSprop(params), a moving average of squares in place of their sum",
@@ -240,13 +243,14 @@ OPTIONS: dict[str, dict[str, str]] = {
         **dict.fromkeys(("scheduler", "lr_scheduler"), "schedule="),
         "max_epochs": "epochs=",
         **dict.fromkeys(("accumulate_grad_batches", "gradient_accumulation_steps"), "accumulate="),
-        **dict.fromkeys(("gradient_clip_val", "max_grad_norm"), "clip="),
+        **dict.fromkeys(("gradient_clip_val", "max_grad_norm", "clip_grad_norm"), "clip="),
         "sample_weight": "data.DataLoader((inputs, targets, weights), batch_size)",
-        "patience": "callbacks=training.EarlyStop(metric, patience)",
+        **dict.fromkeys(("patience", "early_stopping"), "callbacks=training.EarlyStop(metric, patience)"),
         "verbose": "progress= and say=",
         "device": "net.to(device) and data.DataLoader(dataset, batch_size, device=...)",
         "lr": "the optimizer's, as optim.Adam(net.parameters(), lr)",
     },
+    "EarlyStop": {"monitor": "metric=", "min_delta": "better_by="},
 }
 _MODULES = ("minidl", "minidl.ops", "minidl.nn", "minidl.optim", "minidl.data")
 

@@ -331,4 +331,6 @@ def require_module(owner: Module, name: object, value: object) -> None:
             given, instead = f"the class {value.__name__}", f"make one, {value.__name__}(...)"
         elif isinstance(value, (list, tuple)):
             instead = f"give its entries one by one, {type(owner).__name__}(*layers)"
+        elif isinstance(value, dict):
+            instead = f"give its entries by name, {type(owner).__name__}(**layers)"
         raise TypeError(f"{type(owner).__name__}: layer {name} is {given} but must be a Module; {instead}")

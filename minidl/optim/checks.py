@@ -70,6 +70,9 @@ class Judge(Checked):
     higher ("max") is better, and the best so far."""
 
     def __init__(self, metric: str, mode: str | None):
+        if not isinstance(metric, str):
+            raise TypeError(f"{type(self).__name__}: metric is {metric!r} but must be a metric's name, such as "
+                            "'test_loss'; it comes first, other options by their names")
         self.metric, self.mode = metric, mode_of(type(self).__name__, metric, mode)
         self.best = self.sign * math.inf
 

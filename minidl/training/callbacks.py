@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import nn
 from ..nn.weights import require_own_ending, save
+from ..ops.common.geometry import is_int
 from ..optim.checks import Judge
 from .metrics import Metrics
 
@@ -72,8 +73,8 @@ class EarlyStop(Judge):
     """
 
     def __init__(self, metric: str = "test_loss", patience: int = 3, mode: str | None = None, better_by: float = 0.0):
-        if patience == 0:
-            raise ValueError("EarlyStop: patience is 0 but must be an int of at least 1")
+        if not is_int(patience, 1):
+            raise ValueError(f"EarlyStop: patience is {patience!r} but must be an int of at least 1")
         self.patience, self.better_by, self.waited = patience, better_by, 0
         super().__init__(metric, mode)
 

@@ -144,16 +144,22 @@ def predict(model: nn.Module, batches: Iterable[object] | Tensor | np.ndarray) -
     tuple or dict of them, as the model gives.
 
     batches: (inputs, targets) as for `fit`, whose targets are not looked at, or inputs alone, an array or a dict of
-    them; or all inputs at once, one array, which is then cut into batches. Raises ValueError for a `data.DataLoader`
-    that shuffles, and where there is no batch.
+    them; or all inputs at once, an array, or of a model with several inputs a tuple or dict of arrays, which are then
+    cut into batches. Raises ValueError for a `data.DataLoader` that shuffles, and where there is no batch; TypeError
+    for a tuple or dict of other things.
 
     >>> import numpy as np
     >>> predict(nn.Linear(3, 2), np.ones((1000, 3), np.float32)).shape
     (1000, 2)
     """
-    if isinstance(batches, Tensor) or hasattr(batches, "__array__"):
-        batches = data.DataLoader(batches, 256, shuffle=False,
-                                  device=next((t.device for _, t in model.named_tensors()), "cpu"))
+    if isinstance(batches, (Tensor, tuple, dict)) or hasattr(batches, "__array__"):
+        parts = leaves(batches)
+        if not parts or not all(hasattr(each, "shape") and each.shape for each in parts):
+            raise TypeError(f"predict: the inputs are a {type(batches).__name__} of "
+                            f"{', '.join(type(each).__name__ for each in parts) or 'nothing'} but must be arrays, one "
+                            "for each input of the model; pass batches in a list, [(inputs, targets), ...]")
+        device = next((t.device for _, t in model.named_tensors()), "cpu")
+        batches = data.DataLoader((batches, np.zeros(len(parts[0]))), 256, shuffle=False, device=device)
     if isinstance(batches, data.DataLoader) and batches.shuffle:
         raise ValueError("predict: the loader shuffles, so that the answers would come in an order that is not known; "
                          "pass shuffle=False")
@@ -261,7 +267,7 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
     """
     _check_fit(optimizer, train, test, epochs, schedule, accumulate, clip)
     require_functions(loss, metrics)
-    _check_parameters(model, optimizer, loss)
+    require_parameters("fit", model, optimizer, loss)
     called = Callbacks(callbacks)
     with ranks.joined(train, test) as world, ExitStack() as stack:
         first = world.rank == 0
@@ -287,13 +293,16 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
             place = restore(saved.folder, run, called, epochs)
         elif resume is not True and resume:
             place = restore(resume, run, called, epochs)
-        if place.step and say and (place.epoch < epochs):
+        if place.step and say and place.stopped and not place.ended and place.epoch < epochs:
+            say(f"nothing is left of {epochs} epochs: a callback ended this training after epoch {place.epoch}; to "
+                "train on, begin another with its weights, in another folder")
+        elif place.step and say and place.epoch < epochs:
             say(f"goes on in epoch {place.epoch + 1}/{epochs}, after step {place.step}")
         ranks.called(called, "on_train_begin", None, optimizer, None)
         return _Fit(run, place, epochs, schedule or optim.constant(), called, saved, progress and first, say).run()
 
 
-def _check_fit(optimizer: object, train: object, test: object, epochs: object, schedule: object, accumulate: object,
+def _check_fit(optimizer: Any, train: object, test: object, epochs: object, schedule: object, accumulate: object,
                clip: object) -> None:
     """Refuse what fit cannot work with, and say what it can."""
     for what, number, least in (("epochs", epochs, 0), ("accumulate", accumulate, 1)):
@@ -301,17 +310,7 @@ def _check_fit(optimizer: object, train: object, test: object, epochs: object, s
             raise ValueError(f"fit: {what} is {number!r} but must be an int of at least {least}")
     if clip is not None:
         optim.clip.check_limit("fit", "clip", clip)
-    if not hasattr(optimizer, "groups"):
-        given = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
-        raise TypeError(f"fit: optimizer is {given} but must be one of minidl.optim; make one, such as optim.Adam("
-                        "net.parameters()), or with one of your own write the loop: loss.backward(), your update")
-    for what, loader in (("train", train), ("test", test)):
-        if not all(hasattr(loader, name) for name in ("device", "images_per_epoch", "set_epoch")):
-            of = type(loader).__module__.partition(".")[0].replace("builtins", "")
-            raise TypeError(f"fit: {what} is a {of}{'.' * bool(of)}{type(loader).__name__} but must be a "
-                            f"data.DataLoader of minidl; make one of the data itself, data.DataLoader({what}"
-                            f"{'.dataset' if hasattr(loader, 'dataset') else ''}, batch_size); with other "
-                            "batches, write the loop with training.train_step and training.evaluate")
+    require_trainer("fit", optimizer, train=train, test=test)
     if isinstance(schedule, (list, tuple)) and all(map(callable, schedule)):
         if len(schedule) != len(optimizer.groups):
             raise ValueError(f"fit: schedule has {len(schedule)} functions but the optimizer has "
@@ -321,12 +320,27 @@ def _check_fit(optimizer: object, train: object, test: object, epochs: object, s
                         "optim.schedule(name, total)")
 
 
-def _check_parameters(model: nn.Module, optimizer: optim.Optimizer, loss: Function) -> None:
+def require_trainer(who: str, optimizer: object, **loaders: object) -> None:
+    """Refuse another thing than an optimizer, or than a loader, in the name of `who`."""
+    if not hasattr(optimizer, "groups"):
+        given = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
+        raise TypeError(f"{who}: optimizer is {given} but must be one of minidl.optim; make one, such as optim.Adam("
+                        "net.parameters()), or with one of your own write the loop: loss.backward(), your update")
+    for what, loader in loaders.items():
+        if not all(hasattr(loader, name) for name in ("device", "images_per_epoch", "set_epoch")):
+            of = type(loader).__module__.partition(".")[0].replace("builtins", "")
+            raise TypeError(f"{who}: {what} is a {of}{'.' * bool(of)}{type(loader).__name__} but must be a "
+                            f"data.DataLoader of minidl; make one of the data itself, data.DataLoader({what}"
+                            f"{'.dataset' if hasattr(loader, 'dataset') else ''}, batch_size); with other "
+                            "batches, write the loop with training.train_step and training.evaluate")
+
+
+def require_parameters(who: str, model: nn.Module, optimizer: optim.Optimizer, loss: Function) -> None:
     """Refuse an optimizer by which nothing of the net, nor of a loss that is a Module, would change."""
     trained = {id(p) for group in optimizer.groups for p in group["params"]}
     ours = [t for each in (model, loss) if isinstance(each, nn.Module) for _, t in each.named_tensors()]
     if not any(id(t) in trained for t in ours):
-        raise ValueError(f"fit: the optimizer holds {len(trained)} parameters but none of the {len(ours)} Tensors of "
+        raise ValueError(f"{who}: the optimizer holds {len(trained)} parameters but none of the {len(ours)} Tensors of "
                          f"the {type(model).__name__}; make it of model.parameters(), after layers are replaced")
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -97,8 +98,28 @@ class Batch(NamedTuple):
 
 def outputs_of(model: Callable[..., Any], inputs: Parts) -> Parts:
     """model(inputs); of several inputs, those of a tuple by place, and those of a dict by name."""
-    return model(*inputs) if isinstance(inputs, tuple) else model(**inputs) if isinstance(inputs, dict) else \
-        model(inputs)
+    by_place, by_name = (inputs, {}) if isinstance(inputs, tuple) else ((), inputs) if isinstance(inputs, dict) else \
+        ((inputs,), {})
+    try:
+        return model(*by_place, **by_name)
+    except TypeError:
+        require_taken(getattr(model, "forward", model), by_place, by_name, model)
+        raise
+
+
+def require_taken(forward: Callable[..., Any], by_place: Sequence[Any], by_name: Mapping[str, Any],
+                  model: object) -> None:
+    """Refuse inputs that a model's forward does not take, by their number or names."""
+    try:
+        takes = inspect.signature(forward)
+        takes.bind(*by_place, **by_name)
+    except ValueError:                     # some builtin functions tell nothing of themselves
+        return
+    except TypeError as error:
+        given = f"inputs named {', '.join(map(str, by_name))}" if by_name else f"{len(by_place)} inputs"
+        raise TypeError(f"training: a batch has {given} but {type(model).__name__}.forward takes "
+                        f"({', '.join(takes.parameters)}): {error}; the first part of a batch is all inputs, as in "
+                        "DataLoader((x, targets), 128) or DataLoader(((x, y), targets), 128)") from None
 
 
 def count_of(targets: object) -> int:
@@ -214,15 +235,15 @@ def asked(function: Function, outputs: object, targets: object) -> Any:
     return function(outputs, targets)
 
 
-def require_functions(loss: object, metrics: object) -> None:
+def require_functions(loss: object, metrics: object, who: str = "fit") -> None:
     """Refuse a loss and metrics that are not functions, as their names or classes are not."""
     if not (metrics is None or isinstance(metrics, Mapping)):
-        raise TypeError(f"fit: metrics is {metrics!r} but must map names to functions of (outputs, targets), as "
+        raise TypeError(f"{who}: metrics is {metrics!r} but must map names to functions of (outputs, targets), as "
                         "{'top5': training.top_k_accuracy(5)}; loss and, of classes, accuracy are measured always")
     for what, function in (("loss", loss), *((f"metric {name!r}", each) for name, each in (metrics or {}).items())):
         if not callable(function) or isinstance(function, type):
             shown = f"the class {function.__name__}" if isinstance(function, type) else repr(function)
-            raise TypeError(f"fit: {what} is {shown} but must be a function of (outputs, targets), such as "
+            raise TypeError(f"{who}: {what} is {shown} but must be a function of (outputs, targets), such as "
                             "ops.cross_entropy, ops.mse_loss or nn.HuberLoss()")
 
 
@@ -336,6 +357,8 @@ class WholeSet:
     """
 
     def __init__(self, function: Function):
+        if not callable(function) or isinstance(function, type):
+            raise TypeError(f"WholeSet: function is {function!r} but must be a function of (outputs, targets)")
         self.function = function
 
     def __call__(self, outputs: Parts, targets: Parts) -> Any:
@@ -351,6 +374,13 @@ def of_sklearn(name: str, outputs_as: Callable[[np.ndarray], np.ndarray], ignore
         raise ImportError(f"training.{name}: scikit-learn is not installed; run {install('metrics')}") from None
 
     def measure(outputs: np.ndarray, labels: np.ndarray) -> Any:
+        if outputs.size == len(outputs) == labels.size:        # one logit: of class 1, that of class 0 is 0
+            labels = labels.reshape(-1)
+            outputs = np.stack([np.zeros_like(labels, outputs.dtype), outputs.reshape(-1)], axis=1)
+        if outputs.ndim != 2 or labels.shape != outputs.shape[:1]:
+            raise ValueError(f"training.{name}: outputs have shape {outputs.shape} and labels {labels.shape} but must "
+                             "be logits (n,classes) and (n,), or one logit for each label; write a training.WholeSet "
+                             "of your own")
         counts = labels != ignore_index
         return function(labels[counts], outputs_as(outputs[counts]), **options)
     return WholeSet(measure)
@@ -358,8 +388,8 @@ def of_sklearn(name: str, outputs_as: Callable[[np.ndarray], np.ndarray], ignore
 
 def f1_score(average: str = "macro", ignore_index: int | None = None) -> WholeSet:
     """A metric for `fit`: the F1 score of logits (n,classes) and labels (n,) over the whole test set, by scikit-learn
-    (extra `metrics`). average: as there, "macro", "micro" or "weighted". ignore_index: the label of images that do not
-    count."""
+    (extra `metrics`); of one logit for each label of 0 or 1, (n,) or (n,1), too. average: as there, "macro", "micro" or
+    "weighted". ignore_index: the label of images that do not count."""
     return of_sklearn("f1_score", lambda logits: logits.argmax(axis=1), ignore_index, average=average)
 
 
@@ -382,7 +412,13 @@ def apart(functions: Mapping[str, Any]) -> tuple[dict[str, Function], dict[str, 
 def measured(whole: Mapping[str, WholeSet], parts: list[Any]) -> dict[str, float]:
     """Metrics of the whole set, of the outputs and targets of its batches."""
     both = joined(parts) if whole else ()
-    return {name: float(each(*both)) for name, each in whole.items()}
+    found = {name: each(*both) for name, each in whole.items()}
+    for name, value in found.items():
+        if isinstance(value, (str, bytes)) or not (hasattr(value, "__float__") and np.ndim(value) == 0):
+            given = f"an array of shape {np.shape(value)}" if np.ndim(value) else f"{value!r}"
+            raise TypeError(f"training: metric {name!r} is {given} but a WholeSet's function must give one number; "
+                            "reduce it, as by .mean()")
+    return {name: float(value) for name, value in found.items()}
 
 
 def joined(parts: list[Any]) -> Any:

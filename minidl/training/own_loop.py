@@ -10,19 +10,22 @@ import numpy as np
 
 from ..core import rng
 from ..core.device import to_device
+from ..core.mode import note_change
 from ..core.tensor import mark_changed
 from ..nn import Module
 from ..nn.weights import WeightsError
 from ..optim import Optimizer
 from ..optim.state import examples
 from .checkpoint import read_state, write_state
+from .resume import are_layers, layers_of, set_trained
 
 Part = Any                                 # what has a state_dict and a load_state_dict
 
 
 class Checkpoint:
     """What a loop of your own needs to go on in the same bits: a model, an optimizer, and whatever else has a
-    `state_dict()` and a `load_state_dict(state)`, each by a name; and the random stream.
+    `state_dict()` and a `load_state_dict(state)`, each by a name; and the random stream. Of a model it also holds which
+    parameters are frozen and which layers are in evaluation.
 
     save(path, **facts) writes the file whole or not at all, with facts such as the epoch: numbers, texts, arrays, lists
     and dicts of these. load(path) puts everything back, in place, and returns the facts. A loader needs no state: call
@@ -52,7 +55,11 @@ class Checkpoint:
         """Raises OSError where it cannot be written, TypeError or ValueError for facts that a file cannot hold."""
         self._tell_names()
         write_state(path, {"parts": {name: part.state_dict() for name, part in self.parts.items()},
-                           "rng": list(rng.get_state()), "facts": facts})
+                           "rng": list(rng.get_state()), "facts": facts,
+                           "layers": {name: layers_of(part) for name, part in self._models().items()}})
+
+    def _models(self) -> dict[str, Module]:
+        return {name: part for name, part in self.parts.items() if isinstance(part, Module)}
 
     def load(self, path: str | os.PathLike[str], like: Mapping[str, object] | None = None) -> dict[str, Any]:
         """Put everything back; returns the facts. like: facts with arrays, as they were saved, if there are any."""
@@ -61,11 +68,15 @@ class Checkpoint:
                for name, part in self.parts.items()}
         optional = tuple(f"parts.{name}." for name, part in self.parts.items() if isinstance(part, Optimizer))
         state = read_state(path, {"parts": own, "facts": like or {}}, optional)
-        found = state.get("parts")
+        found, layers = state.get("parts"), state.pop("layers", {})        # not in files of earlier versions
         if state.keys() != {"parts", "rng", "facts"} or not isinstance(found, dict) or found.keys() != own.keys():
             names = ", ".join(map(str, found)) if isinstance(found, dict) else "none"
             raise WeightsError(f"Checkpoint: '{path}' has states of {names} but here are {', '.join(own)}; name what "
                                "was saved")
+        if not isinstance(layers, dict) or not all(are_layers(layers[name], model)
+                                                   for name, model in self._models().items() if name in layers):
+            raise WeightsError(f"Checkpoint: '{path}' says of the layers of {', '.join(self._models())} what this "
+                               "program's do not have; build the model that was saved")
         drawn = rng.get_state()
         rng.set_state(state["rng"])        # refuses what cannot be,
         rng.set_state(drawn)
@@ -81,7 +92,7 @@ class Checkpoint:
             raise
         for name, part in self.parts.items():
             if isinstance(part, Module):
-                _set(part, found[name])
+                _set(part, found[name], layers.get(name, layers_of(part)))
         rng.set_state(state["rng"])
         return dict(state["facts"])
 
@@ -93,8 +104,12 @@ class Checkpoint:
                 part.learn_names(named)
 
 
-def _set(model: Module, arrays: dict[str, np.ndarray]) -> None:
+def _set(model: Module, arrays: dict[str, np.ndarray], layers: dict[str, Any]) -> None:
     """In place: what was recorded reads them there."""
+    set_trained(model, set(layers["trained"]))
+    for at, module in model.named_modules():
+        module.training = layers["modes"].get(at, module.training)
+    note_change()
     tensors = dict(model.named_tensors())
     mark_changed(tensors.values())
     for name, t in tensors.items():

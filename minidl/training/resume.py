@@ -65,15 +65,24 @@ def modes_of(model: Module) -> dict[str, bool]:
 
 def _layers(run: _Plain) -> dict[str, Any]:
     """What callbacks may switch: which Tensors are trained, and which modules are in training."""
-    return {"trained": [name for name, _ in run.model.named_parameters()], "modes": run.modes or modes_of(run.model)}
+    return layers_of(run.model, run.modes)
+
+
+def layers_of(model: Module, modes: dict[str, bool] | None = None) -> dict[str, Any]:
+    """Which Tensors of a model are trained, and which modules are in training."""
+    return {"trained": [name for name, _ in model.named_parameters()], "modes": modes or modes_of(model)}
+
+
+def set_trained(model: Module, trained: set[str]) -> None:
+    """Freeze and unfreeze, so that these are a model's parameters."""
+    for name, t in model.named_tensors():
+        if t.requires_grad != (name in trained):
+            t.requires_grad, t.grad = name in trained, None
 
 
 def _set_layers(run: _Plain, layers: dict[str, Any]) -> None:
     """The inverse. A net in evaluation trains as a whole (fit), so modes count where it was and is in training."""
-    trained = set(layers["trained"])
-    for name, t in run.model.named_tensors():
-        if t.requires_grad != (name in trained):
-            t.requires_grad, t.grad = name in trained, None
+    set_trained(run.model, set(layers["trained"]))
     if run.model.training and layers["modes"].get("", False):
         for path, module in run.model.named_modules():
             module.training = layers["modes"].get(path, module.training)
@@ -157,9 +166,9 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
     return place
 
 
-def _are_layers(layers: object, run: _Plain) -> bool:
+def are_layers(layers: object, model: Module) -> bool:
     """Whether they can be set: trained are floating Tensors of this net."""
-    floating = {name for name, array in _tensors(run).items() if array.dtype.kind == "f"}
+    floating = {name for name, t in model.named_tensors() if t.dtype.kind == "f"}
     return (isinstance(layers, dict) and layers.keys() == {"trained", "modes"}
             and isinstance(layers["trained"], list) and isinstance(layers["modes"], dict)
             and all(isinstance(name, str) and name in floating for name in layers["trained"])
@@ -172,7 +181,7 @@ def _place(state: State, run: _Plain, path: object) -> Place:
     found, keys = state.get("place"), {"place", "rng", "data", "model", "optimizer", "callbacks", "best_accuracy"}
     layers = state.get("layers", {"trained": [], "modes": {}})
     net = state.get("net") or {"model": "", "model_args": {}, "code": None}    # not in files of earlier versions
-    if (state.keys() - {"layers", "net"} == keys and _are_layers(layers, run)
+    if (state.keys() - {"layers", "net"} == keys and are_layers(layers, run.model)
             and isinstance(net, dict) and net.keys() == {"model", "model_args", "code"}
             and (net["code"] is None or OF_DATA["code"][1](net["code"]))
             and isinstance(found, dict) and isinstance(state["data"], dict) and isinstance(state["model"], dict)

@@ -13,8 +13,10 @@ import numpy as np
 from .. import data, nn, ops, optim
 from ..core import rng
 from ..data.loader import drawn_apart
-from .loop import Diverged, training, update
-from .metrics import Batch, Function
+from ..habits import told
+from ..ops.common.geometry import is_int
+from .loop import Diverged, require_parameters, require_trainer, training, update
+from .metrics import Batch, Function, require_functions
 
 SMOOTHING = 0.9                            # of the losses, which is corrected for its begin as Adam's averages are
 WORSE = 4.0                                # times the lowest smoothed loss: the search is over
@@ -28,6 +30,7 @@ class RateSearch(NamedTuple):
     losses: list[float]
 
 
+@told
 def find_rate(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, *, low: float = 1e-6,
               high: float = 10.0, steps: int = 100, loss: Function = ops.cross_entropy,
               clip: float | None = None) -> RateSearch:
@@ -37,11 +40,17 @@ def find_rate(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoad
 
     Model, optimizer, loader and random stream are afterwards as they were. The rates are those of the first group;
     the others keep their ratio to it. loss, clip: as for `fit`. Raises ValueError for rates that are not 0 < low <
-    high, for less than 10 steps, for a first group whose rate is 0, and where no loss was finite.
+    high, for less than 10 steps, for an optimizer that holds none of the model's parameters, for a first group whose
+    rate is 0, and where no loss was finite; TypeError for an optimizer, a loader or a loss of another kind.
     """
+    require_trainer("find_rate", optimizer, train=train)
+    require_functions(loss, None, "find_rate")
+    require_parameters("find_rate", model, optimizer, loss)
+    if clip is not None:
+        optim.clip.check_limit("find_rate", "clip", clip)
     if not 0 < low < high < math.inf:
         raise ValueError(f"find_rate: low is {low!r} and high {high!r} but must be numbers with 0 < low < high")
-    if not isinstance(steps, int) or steps < 10:
+    if not is_int(steps, 10):
         raise ValueError(f"find_rate: steps is {steps!r} but must be an int of at least 10")
     if not optimizer.groups[0]["lr"]:
         raise ValueError("find_rate: the rate of the first group is 0 but must be above, since the others keep their "

@@ -191,7 +191,7 @@ def test_numpys_integers_are_sizes(name: str) -> None:
 @pytest.mark.parametrize("place", OPTIONS)
 def test_an_option_that_is_advised_on_is_not_taken(place: str) -> None:
     bases: dict[str, type] = {"Module": nn.Module, "Optimizer": optim.Optimizer, "DataLoader": data.DataLoader}
-    owners: dict[str, Any] = {"fit": training.fit} if place == "fit" else {
+    owners: dict[str, Any] = {place: getattr(training, place)} if hasattr(training, place) else {
         name: value for room in (nn, optim, data) for name, value in vars(room).items()
         if isinstance(value, type) and issubclass(value, bases[place])}
     assert place in owners

@@ -93,12 +93,27 @@ def test_a_training_ends_when_a_metric_gets_no_better(compiled: bool) -> None:
     assert len(history) == len(found) == 4             # the first, which is better than nothing, and three that are not
 
 
+def test_a_training_that_a_callback_ended_says_so(tmp_path: Path) -> None:
+    """It said that it goes on, and did not."""
+    said: list[str] = []
+    for epochs in (9, 9, 20):
+        model, (x, y) = net(), arrays()
+        said.clear()
+        history = fit(model, optim.SGD(model.parameters(), 0.0), loader(x, y), loader(x, y), epochs=epochs,
+                      say=said.append, progress=False, callbacks=EarlyStop(patience=1), checkpoints=tmp_path,
+                      resume=True)
+        assert len(history) == 2
+    assert said == ["nothing is left of 20 epochs: a callback ended this training after epoch 2; to train on, begin "
+                    "another with its weights, in another folder"]
+
+
 def test_what_is_better_and_by_how_much() -> None:
     stop = EarlyStop("test_f1", 1, "max", better_by=0.1)
     assert [stop.on_epoch_end({"test_f1": each}) for each in (0.5, 0.7, 0.75)] == [False, False, True]
     for wrong, said in (({"patience": 0}, "patience is 0 but must be an int of at least 1"),
                         ({"patience": 1.5}, "patience is 1.5 but must be an int"),
                         ({"better_by": -1}, "better_by is -1 but must be a number of at least 0"),
+                        ({"patience": True}, "patience is True but must be an int of at least 1"),
                         ({"metric": "test_f1"}, "the name of metric 'test_f1' does not say what is better")):
         with pytest.raises(ValueError, match=rf"^EarlyStop: {said}"):
             EarlyStop(**wrong)  # type: ignore[arg-type]  # of several kinds
@@ -400,6 +415,52 @@ def test_f1_and_the_area_under_the_curve_are_scikit_learns() -> None:
     assert binary == pytest.approx(metrics.roc_auc_score(y % 2, logits[:, 1] - logits[:, 0]))
 
 
+def test_one_logit_is_of_two_classes() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    random = np.random.default_rng(7)
+    logits, labels = random.standard_normal(40).astype(np.float32), random.integers(0, 2, 40).astype(np.float32)
+    for shape in ((40,), (40, 1)):
+        given = logits.reshape(shape), labels.reshape(shape)
+        assert training.f1_score()(*given) == metrics.f1_score(labels, logits > 0, average="macro")
+        assert training.roc_auc_score()(*given) == metrics.roc_auc_score(labels, logits)
+    with pytest.raises(ValueError, match=r"^training.f1_score: outputs have shape \(4, 2, 3\) and labels \(4,\) but"):
+        training.f1_score()(np.zeros((4, 2, 3)), np.zeros(4))
+
+
+@pytest.mark.parametrize(("value", "said"), [
+    (np.ones(3), r"an array of shape \(3,\)"), (None, "None"), ("x", "'x'")], ids=str)
+def test_a_metric_of_the_whole_set_is_one_number(value: Any, said: str) -> None:
+    model, (x, y) = net(), arrays()
+    with pytest.raises(TypeError, match=f"^training: metric 'mine' is {said} but a WholeSet's function must give one"):
+        evaluate(model, loader(x, y), metrics={"mine": WholeSet(lambda outputs, targets: value)})
+    with pytest.raises(TypeError, match=r"^WholeSet: function is None but must be a function of"):
+        WholeSet(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("inputs", "said"), [
+    ((np.ones((8, 6)), np.ones((8, 6))), r"2 inputs but Sequential.forward takes \(x\): too many"),
+    ({"rows": np.ones((8, 6))}, r"inputs named rows but Sequential.forward takes \(x\): missing"),
+], ids=["tuple", "dict"])
+def test_inputs_that_a_model_does_not_take_are_named(inputs: Any, said: str) -> None:
+    given = loader(inputs, np.zeros(8, int))
+    with pytest.raises(TypeError, match=f"^training: a batch has {said}"):
+        evaluate(net(), given)
+
+
+def test_mistakes_with_names_and_numbers_are_named() -> None:
+    for wrong, words in ((lambda: EarlyStop(3), "EarlyStop: metric is 3 but must be a metric's name"),  # type: ignore[arg-type]
+                         (lambda: EarlyStop(min_delta=1), "EarlyStop: .* in place of min_delta: better_by="),  # type: ignore[call-arg]
+                         (lambda: nn.CrossEntropyLoss([1.0, 2.0])(Tensor([[1.0, 2.0]]), [0]),  # type: ignore[arg-type]
+                          "cross_entropy: weight is a list but must be a Tensor"),
+                         (lambda: ops.cross_entropy(Tensor([[1.0, 2.0]]), [0], Tensor([1, 2])),
+                          "cross_entropy: weight has dtype int64 but logits float32"),
+                         (lambda: nn.Sequential({"a": nn.ReLU()}), "Sequential: .* by name"),  # type: ignore[arg-type]
+                         (lambda: nn.Sequential(nn.ReLU()).__setitem__(slice(1), nn.ReLU()),  # type: ignore[arg-type]
+                          "Sequential: slice.* is several places")):
+        with pytest.raises(TypeError, match=f"^{words}"):
+            wrong()
+
+
 @pytest.mark.parametrize("make", [training.f1_score, training.roc_auc_score])
 def test_without_scikit_learn_the_extra_is_named(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
@@ -436,6 +497,24 @@ def test_a_search_ends_where_the_loss_does() -> None:
         training.find_rate(model, sgd(model, 0.0), loader(x, y))
     with pytest.raises(ValueError, match=r"^find_rate: the loss at the first rate, 1e-06, is not finite"):
         training.find_rate(model, sgd(model), loader(x * np.nan, y))
+    assert len(training.find_rate(model, sgd(model), loader(x, y), steps=np.int64(10)).rates) == 10
+
+
+@pytest.mark.parametrize(("kind", "words", "change"), [
+    (ValueError, "the optimizer holds 4 parameters but none of the 4 Tensors of the Sequential; make it of",
+     {"optimizer": sgd(net())}),
+    (TypeError, "optimizer is a DataLoader but must be one of minidl.optim", {"optimizer": loader(*arrays())}),
+    (TypeError, "train is a tuple but must be a data.DataLoader", {"train": arrays()}),
+    (TypeError, "loss is 'mse' but must be a function of", {"loss": "mse"}),
+    (ValueError, "clip is 0 but must be a number above 0", {"clip": 0}),
+    (TypeError, "got an unexpected keyword argument 'num_iter'; it takes model, optimizer", {"num_iter": 9}),
+])
+def test_a_search_refuses_what_fit_refuses(kind: type[Exception], words: str, change: dict[str, Any]) -> None:
+    """With the optimizer of another net no loss moves, and any rate looks best."""
+    model = net()
+    given = {"model": model, "optimizer": sgd(model), "train": loader(*arrays()), **change}
+    with pytest.raises(kind, match=f"^find_rate: {words}"):
+        training.find_rate(**given)
 
 
 # ---------------------------------------------------------------- answers
@@ -451,6 +530,10 @@ def test_predictions() -> None:
     inputs, targets = several(True)
     one, other = training.predict(two, loader(inputs, targets))
     assert (one.shape, other.shape) == ((COUNT, 3), (COUNT, 2))
+    for whole in (inputs, (inputs["rows"], inputs["ids"])):        # all inputs at once
+        np.testing.assert_allclose(training.predict(two, whole)[0], one, rtol=1e-6)
+    with pytest.raises(TypeError, match=r"^predict: the inputs are a tuple of list but must be arrays, one for each"):
+        training.predict(two, ([1.0],))
     for given, said in ((loader(x, x, shuffle=True), "the loader shuffles"), ([], "got 0 batch")):
         with pytest.raises(ValueError, match=f"^predict: {said}"):
             training.predict(model, given)
@@ -480,6 +563,23 @@ def own_loop(file: Path, begin: int, end: int) -> tuple[Any, ...]:
 def test_a_loop_of_ones_own_goes_on_in_the_same_bits(tmp_path: Path) -> None:
     own_loop(tmp_path / "mine.h5", 0, 2)
     assert own_loop(tmp_path / "mine.h5", 2, 5) == own_loop(tmp_path / "whole.h5", 0, 5)
+
+
+def test_a_checkpoint_holds_what_is_frozen_and_in_evaluation(tmp_path: Path) -> None:
+    """A loop that has frozen a layer goes on with it frozen."""
+    def made() -> tuple[nn.Module, optim.Optimizer]:
+        model = net()
+        return model, optim.SGD(model.named_parameters(), 0.5)
+    (model, optimizer), (again, other) = made(), made()
+    model[0].requires_grad_(False)
+    model[2].eval()
+    training.Checkpoint(model=model, optimizer=optimizer).save(tmp_path / "a.h5")
+    training.Checkpoint(model=again, optimizer=other).load(tmp_path / "a.h5")
+    assert [name for name, _ in again.named_parameters()] == ["3.weight", "3.bias"]
+    assert [each.training for each in again] == [True, True, False, True]
+    before = weights(again[0])
+    training.train_step(again, other, *arrays())
+    assert weights(again[0]) == before
 
 
 def test_a_checkpoint_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:

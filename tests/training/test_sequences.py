@@ -147,7 +147,9 @@ def test_dropout_is_between_layers_in_training_alone() -> None:
     assert (net(x)[0].numpy() != net(x)[0].numpy()).any()
     net.eval()
     np.testing.assert_array_equal(net(x)[0].numpy(), net(x)[0].numpy())
-    one = seeded(lambda: nn.LSTM(4, 6, dropout=0.5))
+    with pytest.warns(UserWarning, match=r"^LSTM: dropout is 0\.5 but num_layers is 1, and nothing is dropped") as seen:
+        one = nn.LSTM(4, 6, dropout=0.5)
+    assert seen[0].filename == __file__    # as PyTorch warns
     np.testing.assert_array_equal(one(x)[0].numpy(), one(x)[0].numpy())
 
 
@@ -169,10 +171,30 @@ def test_dropout_is_between_layers_in_training_alone() -> None:
      r"MultiheadAttention: attn_mask has shape \(1, 1\) but must have \(5, 5\) or \(6, 5, 5\); see \.reshape"),
     (lambda: nn.MultiheadAttention(4, 2).double()(*[Tensor(X)] * 3, Tensor([[True]])),
      r"MultiheadAttention: key_padding_mask has shape \(1, 1\) but must have \(3, 5\); see"),
+    (lambda: nn.MultiheadAttention(4, 2)(Tensor(X), Tensor(X[:, :2]), Tensor(X[:, :2])),
+     r"MultiheadAttention: query \(5, 3, 4\), key \(5, 2, 4\) and value \(5, 2, 4\) must have one batch size"),
+    (lambda: nn.MultiheadAttention(4, 2)(Tensor(X), Tensor(X), Tensor(X[:2])),
+     "MultiheadAttention: query .* and a value for each key"),
+    (lambda: nn.MultiheadAttention(4, 2, 0.0, 3),  # type: ignore[arg-type]
+     "MultiheadAttention: bias is 3 but must be True or False"),
+    (lambda: nn.RNNCell(4, 6, "relu"), "RNNCell: bias is 'relu' but must be True or False"),  # type: ignore[arg-type]
+    (lambda: nn.LSTM(4, 6, 1, "tanh"), "LSTM: bias is 'tanh' but must be True or False"),  # type: ignore[arg-type]
+    (lambda: nn.GRU(4, 6, batch_first="no"), "GRU: batch_first is 'no' but"),  # type: ignore[arg-type]
+    (lambda: nn.GRU(4, 6)(Tensor(X[:0])), r"GRU: x has shape \(0, 3, 4\), whose sequences have 0 steps"),
+    (lambda: nn.GRU(4, 6)(Tensor(X), (Tensor(STATES),) * 2), "GRU: the state has shapes .*; pass h alone$"),  # type: ignore[arg-type]
 ])
 def test_what_is_refused(call: Callable[[], Any], words: str) -> None:
     with pytest.raises(ValueError, match=f"^{words}"):
         call()
+
+
+@pytest.mark.parametrize("name", ["attn_mask", "key_padding_mask"])
+@pytest.mark.parametrize("dtype", ["int64", "uint8"])
+def test_masks_of_integers_are_refused(name: str, dtype: str) -> None:
+    """As in PyTorch; added to the scores, 0 and 1 would mask nothing."""
+    mask = Tensor(np.ones((5, 5) if name == "attn_mask" else (3, 5), dtype))
+    with pytest.raises(TypeError, match=f"^MultiheadAttention: {name} has dtype {dtype} but must be bool, True where"):
+        nn.MultiheadAttention(4, 2).double()(*[Tensor(X)] * 3, **{name: mask})
 
 
 def test_layers_look_as_they_were_made_and_are_copied() -> None:

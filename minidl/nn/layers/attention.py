@@ -10,7 +10,7 @@ from ... import ops
 from ...core.tensor import Tensor
 from .. import init
 from ..module import Module
-from .basic import Linear, _positive
+from .basic import Linear, _flags, _positive
 
 
 class MultiheadAttention(Module):
@@ -20,7 +20,8 @@ class MultiheadAttention(Module):
     query (l,n,embed_dim), key and value (s,n,embed_dim), or with batch_first (n,l,embed_dim) -> (result as the query,
     weights (n,l,s), the mean over the heads; None without need_weights). dropout: of the weights, while training.
 
-    Raises ValueError for an embed_dim that num_heads do not divide, and for shapes that do not fit.
+    Raises ValueError for an embed_dim that num_heads do not divide, and for shapes that do not fit; TypeError for masks
+    of integers.
 
     >>> y, weights = MultiheadAttention(4, 2, batch_first=True)(*[Tensor([[[1.0, 2.0, 3.0, 4.0]] * 3])] * 3)
     >>> y.shape, weights.shape
@@ -34,6 +35,7 @@ class MultiheadAttention(Module):
         if embed_dim % num_heads or not 0 <= dropout < 1:
             raise ValueError(f"MultiheadAttention: embed_dim is {embed_dim}, num_heads {num_heads} and dropout "
                              f"{dropout!r} but the heads must divide embed_dim, and dropout be in [0, 1)")
+        _flags("MultiheadAttention", bias=bias, batch_first=batch_first)
         self.num_heads, self.dropout, self.batch_first = num_heads, dropout, bool(batch_first)
         self.in_proj_weight = init.xavier_uniform_(init.parameter((3 * embed_dim, embed_dim)))
         self.in_proj_bias = init.parameter((3 * embed_dim,)) if bias else None
@@ -51,6 +53,10 @@ class MultiheadAttention(Module):
         if {each.shape[-1:] for each in (query, key, value)} != {(width,)} or query.ndim != 3 or key.ndim != 3:
             raise ValueError(f"MultiheadAttention: query {query.shape}, key {key.shape} and value {value.shape} must "
                              f"each have 3 axes, the last of embed_dim {width}; see .unsqueeze()")
+        batch = int(not self.batch_first)
+        if key.shape != value.shape or query.shape[batch] != key.shape[batch]:
+            raise ValueError(f"MultiheadAttention: query {query.shape}, key {key.shape} and value {value.shape} must "
+                             "have one batch size, and a value for each key; see batch_first")
         if is_causal and attn_mask is None:
             raise ValueError("MultiheadAttention: is_causal is True but attn_mask is not given, of which it says the "
                              "kind; pass the mask, True above the diagonal")
@@ -85,6 +91,10 @@ class MultiheadAttention(Module):
             if mask.shape not in whole:
                 raise ValueError(f"MultiheadAttention: {name} has shape {mask.shape} but must have "
                                  f"{' or '.join(map(str, whole))}; see .reshape()")
+            if mask.dtype != np.bool_ and mask.dtype.kind != "f":      # 0 and 1 would be added to the scores
+                raise TypeError(f"MultiheadAttention: {name} has dtype {mask.dtype} but must be bool, True where a "
+                                "query does not attend, or floating, which is added; convert it: mask != 0, or, where "
+                                "1 is what it attends to, mask == 0")
             mask = mask.reshape(1, 1, rows, columns) if mask.shape == (rows, columns) and name == "attn_mask" else (
                 mask.reshape(*parts))
             if mask.dtype == np.bool_:

@@ -67,6 +67,9 @@ class Sequential(Module):
         return Sequential(**dict(self._named_layers()[i])) if isinstance(i, slice) else list(self)[i]
 
     def __setitem__(self, i: SupportsIndex, layer: Module) -> None:
+        if isinstance(i, slice):
+            raise TypeError(f"Sequential: {i} is several places but a layer takes one; set them one by one, net[0] = "
+                            "nn.ReLU()")
         name = self._named_layers()[i][0]
         require_module(self, name, layer)
         setattr(self, name, layer)
@@ -108,6 +111,13 @@ def _positive(name: str, **sizes: int) -> list[int]:
         if not is_int(size, 1):
             raise ValueError(f"{name}: {what} is {size!r} but must be an int of at least 1")
     return list(found.values())
+
+
+def _flags(name: str, **flags: object) -> None:
+    """Refuse what is not True or False: an activation's name in the place of a bias would count as True."""
+    for what, flag in flags.items():
+        if flag not in (False, True):
+            raise ValueError(f"{name}: {what} is {flag!r} but must be True or False")
 
 
 class Conv(Module):

@@ -4,6 +4,7 @@ with the forget gate of Gers et al. 2000; Cho et al. 2014). Names and shapes of 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from ... import ops
 from ...core.tensor import Tensor
 from ...ops.create import zeros
 from ..module import Module
-from .basic import _parameter, _positive
+from .basic import _flags, _parameter, _positive
 
 State = tuple[Tensor, ...]                 # the hidden state h, and of an LSTM what its cell holds, c
 Given = Tensor | State | None
@@ -44,8 +45,8 @@ KINDS = {"tanh": Kind(lambda gx, gh, h: (ops.tanh(gx + gh),)), "relu": Kind(lamb
 
 
 class _Recurrent(Module):
-    """What cells and layers share. Raises ValueError for sizes below 1, a nonlinearity that is not "tanh" or "relu",
-    and for an x or a state of another shape."""
+    """What cells and layers share. Raises ValueError for sizes below 1, a nonlinearity that is not "tanh" or "relu", a
+    bias that is not True or False, and for an x or a state of another shape."""
 
     kind: str
 
@@ -79,7 +80,7 @@ class _Recurrent(Module):
         shapes = [getattr(each, "shape", None) for each in given]
         if shapes != [(*lead, size)] * count:
             raise ValueError(f"{type(self).__name__}: the state has shapes {shapes} but must be {count} of "
-                             f"{(*lead, size)}; an LSTM's is (h, c)")
+                             f"{(*lead, size)}; pass {'(h, c)' if count > 1 else 'h alone'}")
         return given
 
     def extra_repr(self) -> str:
@@ -90,6 +91,7 @@ class _Recurrent(Module):
 class _Cell(_Recurrent):
     def __init__(self, input_size: int, hidden_size: int, bias: bool, kind: str):
         super().__init__(input_size, hidden_size, kind)
+        _flags(type(self).__name__, bias=bias)
         self._add("", self.input_size, bias)
 
     def forward(self, x: Tensor, hx: Given = None) -> Any:
@@ -141,6 +143,10 @@ class _Layers(_Recurrent):
         (self.num_layers,) = _positive(name, num_layers=num_layers)
         if not 0 <= dropout < 1:
             raise ValueError(f"{name}: dropout is {dropout!r} but must be in [0, 1)")
+        _flags(name, bias=bias, batch_first=batch_first, bidirectional=bidirectional)
+        if dropout and self.num_layers == 1:
+            warnings.warn(f"{name}: dropout is {dropout!r} but num_layers is 1, and nothing is dropped: it is between "
+                          "layers; put nn.Dropout behind it", UserWarning, stacklevel=5)     # `habits.told` is between
         self.bias, self.batch_first, self.dropout, self.bidirectional = (
             bool(bias), bool(batch_first), dropout, bool(bidirectional))
         for end in self._ends():
@@ -155,6 +161,9 @@ class _Layers(_Recurrent):
     def forward(self, x: Tensor, hx: Given = None) -> tuple[Tensor, Any]:
         ends, n = self._ends(), x.shape[0 if self.batch_first else 1] if x.ndim == 3 else 0
         states = self._given(x, hx, (len(ends), n), "(n,l,input_size)" if self.batch_first else "(l,n,input_size)")
+        if not x.shape[self.batch_first]:
+            raise ValueError(f"{type(self).__name__}: x has shape {x.shape}, whose sequences have 0 steps but need at "
+                             "least 1; leave empty ones out")
         x = x.swapaxes(0, 1) if self.batch_first else x
         step, last, outputs = KINDS[self.kind].step, [], []
         for i, end in enumerate(ends):

@@ -49,9 +49,15 @@ def nll(log_p: Tensor, labels: Tensor, weight: Tensor | None, reduction: str, ig
 
 def counting(name: str, logits: Tensor, labels: Tensor, weight: Tensor | None, ignored: int | None) -> Tensor:
     """The labels, with 0 for those that are ignored. Raises ValueError for weights that are not one for each class, and
-    for an ignored label that is not an int."""
+    for an ignored label that is not an int; TypeError for weights that are no Tensor of the logits' dtype."""
     if ignored is not None and not is_int(ignored, -math.inf):
         raise ValueError(f"{name}: ignore_index is {ignored!r} but must be an int, a label")
+    if weight is not None and not isinstance(weight, Tensor):
+        raise TypeError(f"{name}: weight is a {type(weight).__name__} but must be a Tensor, one floating number for "
+                        "each class; wrap it in minidl.Tensor(...)")
+    if weight is not None and weight.dtype != logits.dtype:
+        raise TypeError(f"{name}: weight has dtype {weight.dtype} but logits {logits.dtype}; convert it with "
+                        f".to(dtype='{logits.dtype}')")
     if weight is not None and weight.shape != logits.shape[1:2]:
         raise ValueError(f"{name}: weight has shape {weight.shape} but logits {logits.shape} have {logits.shape[1]} "
                          "classes; give one weight for each")
