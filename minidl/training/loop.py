@@ -45,6 +45,7 @@ from .metrics import (
     outputs_of,
     require_counted,
     require_functions,
+    require_weights,
     right_answers,
     show,
     weight_of,
@@ -436,6 +437,9 @@ class _Compiled(_Plain):
             if data.own_batches(loader) is not None:
                 raise CompileError(f"fit: {what} is a {type(loader).__name__} with a {data.own_batches(loader)} of its "
                                    "own, which compiled steps would not run; pass compiled=False")
+            if isinstance(loader.stored, tuple) and len(loader.stored) == 3:
+                for part in leaves(loader.stored[2]):
+                    require_weights(part)
         self.batches, tests = data.DeviceBatches(train), data.DeviceBatches(test)
         super().__init__(model, optimizer, train, test, loss, functions, accumulate, clip)
         self.step = compiled_step(model, optimizer, self.batches, self.metrics, self.rates, loss, clip)

@@ -42,7 +42,7 @@ class Batch(NamedTuple):
     @classmethod
     def of(cls, batch: object) -> Batch:
         """Raises TypeError for another batch: that of an array alone could be unpacked image by image; ValueError for
-        targets, or weights, of other images."""
+        targets, or weights, of other images, and for weights that cannot be, unless a compiled step makes the batch."""
         if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
             found = f"{len(batch)} things" if isinstance(batch, (tuple, list)) else f"of type {type(batch).__name__}"
             raise TypeError(f"training: a batch is {found} but must be (inputs, targets), or these and weights; make "
@@ -61,6 +61,8 @@ class Batch(NamedTuple):
             raise ValueError(f"training: the third part of a batch has shape {given} but must be {shapes[0]}, the "
                              "weight of each image; several inputs or targets are a tuple, as in "
                              "DataLoader(((images, rows), targets), 128)")
+        if made.weights is not None and not mode.recorder.recording:
+            require_weights(made.weights.data)
         return made
 
     def __len__(self) -> int:
@@ -94,6 +96,14 @@ class Batch(NamedTuple):
         mean = ops.where(ops.eq(counts, 0), 0.0, value * weights).sum() / total
         mean.weights = counts
         return mean
+
+
+def require_weights(weights: Any) -> None:
+    """Refuse an array of images' weights with one below 0: the mean divides by their sum, so that all of -1 would train
+    as all of 1, and some could make the sum 0."""
+    if not (right := (weights >= 0) & (weights < math.inf)).all():
+        raise ValueError(f"training: an image's weight is {weights[~right][0].item():g} but must be a number of at least "
+                         "0; leave an image out by a weight of 0")
 
 
 def outputs_of(model: Callable[..., Any], inputs: Parts) -> Parts:

@@ -18,7 +18,7 @@ import minidl
 from minidl import Tensor, data, nn, ops, optim, training
 from minidl.core import rng
 from minidl.core.host import install
-from minidl.training import EarlyStop, SaveBest, WholeSet, evaluate, fit, loop
+from minidl.training import EarlyStop, SaveBest, WholeSet, evaluate, find_rate, fit, loop
 
 both = pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
 QUIET: dict[str, Any] = {"progress": False, "say": None}
@@ -364,6 +364,26 @@ def test_a_mean_does_not_go_with_weights(compiled: bool) -> None:
                        r"number per image, of shape \(8,\), since the batches have weights; pass loss=partial\("
                        r"ops.cross_entropy, reduction='none'\)$"):
         fit(model, sgd(model), loader(x, y, np.ones(COUNT)), loader(x, y), epochs=1, compiled=compiled, **QUIET)
+
+
+@both
+@pytest.mark.parametrize("weight", [-1, -1e-9, float("nan"), float("inf")])
+def test_weights_below_0_are_refused(weight: float, compiled: bool) -> None:
+    """All of -1 would train as all of 1: the mean divides by their sum."""
+    model, (x, y) = net(), arrays()
+    own, right = np.ones(COUNT), np.ones(COUNT)
+    own[11] = weight
+    said = rf"^training: an image's weight is {weight:g} but must be a number of at least 0; leave an image out by"
+    before = weights(model)
+    for train, test in ((own, right), (right, own)):
+        with pytest.raises(ValueError, match=said):
+            fit(model, optim.SGD(model.parameters(), 0.0), loader(x, y, train), loader(x, y, test), epochs=1,
+                loss=per_image, compiled=compiled, **QUIET)
+    with pytest.raises(ValueError, match=said):
+        evaluate(model, loader(x, y, own), loss=per_image)
+    with pytest.raises(ValueError, match=said):
+        find_rate(model, sgd(model), loader(x, y, own), loss=per_image)
+    assert weights(model) == before
 
 
 def test_losses_that_are_not_reduced_are_a_mean_of_images_again() -> None:
