@@ -25,7 +25,9 @@ import multiprocessing
 import random
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,8 @@ SIZE = 3_000_000                           # elements of a batch between layers,
 OF_REGIONS = ("nn.ReLU()", "nn.Tanh()", "nn.Sigmoid()", "nn.ScaledTanh()")
 ACTIVATIONS = (*OF_REGIONS, "nn.ReLU()", "nn.GELU()", "nn.SiLU()", "nn.LeakyReLU(0.2)", "nn.ELU()", "nn.Softplus()",
                "nn.Hardsigmoid()")
+# The algorithms of convolutions that go on with what follows them.
+GO_ON = "whole_image", "winograd", "tensor_core_image", "few_channels"
 STEPS = 4
 TRIED = 20                                 # nets that one process tries against a planted fault
 Notes = list[dict[str, np.ndarray]]
@@ -79,10 +83,13 @@ class Net:
     classes: int
     smoothing: float
     reduction: str
+    spread: float                          # of the last bias: where logits are far apart, a softmax's maximum matters
+    algorithm: str                         # of convolutions, where it can do them; "": the fastest
 
     def __str__(self) -> str:
         return "\n".join((f"# net {self.number}: {self.n} images of {self.shape}, {self.classes} classes, "
-                          f"label_smoothing={self.smoothing}, {self.reduction}",
+                          f"label_smoothing={self.smoothing}, {self.reduction}, last bias * {self.spread}, "
+                          f"{self.algorithm or 'auto'}",
                           "nn.Sequential(", *(f"    {layer}," for layer in self.layers), ")"))
 
 
@@ -176,7 +183,8 @@ class Drawer:
             size = units
         self.layers.append(f"nn.Linear({size}, {classes})")
         return Net(number, tuple(self.layers), given, self.n, classes, self.one(0.0, 0.0, 0.1),
-                   self.one("mean", "mean", "sum"))
+                   self.one("mean", "mean", "sum"), self.one(1.0, 1.0, 1.0, 1.0, 300.0),
+                   self.one(*[""] * 16, *GO_ON))
 
 
 def net(number: int) -> Net:
@@ -196,6 +204,7 @@ def run(net: Net, compiled: bool, device: str, precision: str, moved: float = 0.
         return (a * (1 + moved * (2.0 * other.integers(2, size=a.shape) - 1))).astype(np.float32)
     for p in model.parameters():
         p.data[...] = near(p.data)
+    model[-1].bias.data[...] *= net.spread
     model.to(device)
     sgd = optim.SGD(model.parameters(), lr=1e-3 if net.reduction == "mean" else 1e-3 / net.n, momentum=0.9)
 
@@ -226,6 +235,22 @@ def run(net: Net, compiled: bool, device: str, precision: str, moved: float = 0.
     return notes, call
 
 
+@contextmanager
+def preferred(algorithm: str) -> Iterator[None]:
+    """Convolutions on a GPU are by that algorithm where it can do them, and not by the fastest."""
+    from minidl.ops.cuda import conv
+    fastest = conv.chosen
+
+    def chosen(direction: str, g: Any, arguments: Any) -> str:
+        refused = conv.refusal(algorithm, direction, g, arguments[0].dtype)
+        return fastest(direction, g, arguments) if refused else algorithm
+    conv.chosen = conv.fused.chosen = chosen
+    try:
+        yield
+    finally:
+        conv.chosen = conv.fused.chosen = fastest
+
+
 def gaps(mine: Notes, other: Notes) -> dict[tuple[int, str], float]:
     """The largest difference of each array, by step and name; infinite for what is not finite in one alone."""
     found = {}
@@ -240,6 +265,11 @@ def gaps(mine: Notes, other: Notes) -> dict[tuple[int, str], float]:
 
 def compare(net: Net, device: str, precision: str) -> tuple[float, str, list[str]]:
     """(the largest share of its limit by which an array of the compiled net is off, which, the program's calls)"""
+    with preferred(net.algorithm) if net.algorithm and device == "cuda" else nullcontext():
+        return _compare(net, device, precision)
+
+
+def _compare(net: Net, device: str, precision: str) -> tuple[float, str, list[str]]:
     eager, _ = run(net, False, device, precision)
     compiled, call = run(net, True, device, precision)
     shares, rounding = gaps(compiled, eager), ROUNDING[precision]
@@ -451,8 +481,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "cross_entropy_with_grad, the last class": (
         "fp32", "for (int k = lane; k < classes; k += lanes)\n                mine[k]",
         "for (int k = lane; k < classes - 1; k += lanes)\n                mine[k]"),
-    # conv: which of these kernels a layer has is measured, so that a fault may be found on one GPU and not on another.
-    # Of a hundred nets one has averages in the kernel of a convolution, and fewer have their gradients
+    # conv: which of these kernels a layer has is measured, so that a fault may be found on one GPU and not on another,
+    # unless an algorithm is named behind the call
     "conv2d_grad_b, the last pixel": ("tf32", "value[k] = i < count ?", "value[k] = i < count - 1 ?"),
     **{f"resident, activation, {precision}": (
         precision, "sum[i][j] = ACT_VALUE(sum[i][j]);", "if (j0 + j < p.ow - 1) sum[i][j] = ACT_VALUE(sum[i][j]);")
@@ -462,16 +492,20 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "conv2d_act_pool")
        for precision in ("fp32", "tf32", "bf16")},
     "winograd, activation": (
-        "fp32", "out[j] = ACT_VALUE(out[j]);", "if (2 * j0 + j < p.ow - 1) out[j] = ACT_VALUE(out[j]);", "conv2d_act"),
+        "fp32", "out[j] = ACT_VALUE(out[j]);", "if (2 * j0 + j < p.ow - 1) out[j] = ACT_VALUE(out[j]);", "conv2d_act",
+        "winograd"),
     "winograd's gradients, shares": (
         "fp32", "share[s] *= (REAL)(1.0 / (POOL * POOL));", "share[s] *= (REAL)(1.0 / POOL);",
-        "conv2d_act_pool_grad_wb"),
+        "conv2d_act_pool_grad_wb", "winograd"),
     "whole_image's gradients, a neighbour's": (
-        "fp32", "valid ? mean[e / RUN] *", "valid ? mean[e / RUN / 2] *", "conv2d_act_pool_grad_wb"),
+        "fp32", "valid ? mean[e / RUN] *", "valid ? mean[e / RUN / 2] *", "conv2d_act_pool_grad_wb",
+        "whole_image"),
     "tensor_core_image's gradients, rows": (
-        "tf32", "ACT_GRAD(mean[i / POOL][f] *", "ACT_GRAD(mean[0][f] *", "conv2d_act_pool_grad_wb"),
+        "tf32", "ACT_GRAD(mean[i / POOL][f] *", "ACT_GRAD(mean[0][f] *", "conv2d_act_pool_grad_wb",
+        "tensor_core_image"),
     "few_channels's gradients, a neighbour's": (
-        "bf16", "ACT_GRAD(mean[map][e / POOL], widened", "ACT_GRAD(mean[map][0], widened", "conv2d_act_pool_grad_wb"),
+        "bf16", "ACT_GRAD(mean[map][e / POOL], widened", "ACT_GRAD(mean[map][0], widened", "conv2d_act_pool_grad_wb",
+        "few_channels"),
 }
 
 
@@ -496,13 +530,15 @@ def find(task: tuple[str, range, str, Any, float]) -> tuple[str, str, int]:
     name, numbers, device, found, until = task
     if name in found or time.time() > until:
         return name, "", 0
-    precision, calls = plant(name), {*FAULTS[name][3:]}
+    precision, call, algorithm = plant(name), *(*FAULTS[name][3:], "", "")[:2]
     for tried, number in enumerate(numbers):
         if name in found or time.time() > until:
             return name, "", tried
-        if not (calls <= {*calls_of(net(number), device, precision)}):
+        drawn = net(number)
+        if call and call not in calls_of(drawn, device, precision):
             continue
-        share, where, _ = compare(net(number), device, precision)
+        drawn = replace(drawn, algorithm=algorithm or drawn.algorithm)
+        share, where, _ = compare(drawn, device, precision)
         if share > 1:
             return name, f"net {number}, {where}: {share:.3g} of its limit", tried + 1
     return name, "", len(numbers)
