@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -85,7 +86,11 @@ class Judge(Checked):
         """The metric's value. Raises ValueError for a metric that an epoch does not have."""
         if self.metric not in metrics:
             raise ValueError(f"{type(self).__name__}: metric is {self.metric!r} but an epoch has {', '.join(metrics)}")
-        return metrics[self.metric]
+        value = metrics[self.metric]
+        if isinstance(value, (float, np.floating)) and math.isnan(value):
+            warnings.warn(f"{type(self).__name__}: {self.metric} is nan, which counts as no better than before; see "
+                          "what computes it", UserWarning, stacklevel=2)
+        return value
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint."""

@@ -63,8 +63,10 @@ class Diverged(FloatingPointError):
     def __init__(self, loss: float, lr: float, step: int = 0, epoch: int = 0):
         self.loss, self.lr, self.step = loss, lr, step
         where = f"diverged in step {step} (epoch {epoch}): " if step else ""
-        super().__init__(f"training: {where}the loss is {loss} (learning rate {lr:g}); use a smaller learning rate, as "
-                         "one that training.find_rate finds, a warm-up, or clip=1.0")
+        way_out = ("no rate has changed the net yet; look for NaN and large numbers in the inputs and targets, and in "
+                   "the net's parameters") if step == 1 else (
+            "use a smaller learning rate, as one that training.find_rate finds, a warm-up, or clip=1.0")
+        super().__init__(f"training: {where}the loss is {loss} (learning rate {lr:g}); {way_out}")
 
 
 def train_step(model: nn.Module, optimizer: optim.Optimizer, images: Tensor | np.ndarray,
@@ -211,7 +213,7 @@ def _means(totals: list[float], count: int, classes: bool, functions: Mapping[st
     means = means_of(totals, count, classes, functions)
     if not math.isfinite(means["loss"]):
         raise FloatingPointError(f"evaluate: the test loss is {means['loss']}; the parameters are unusable, train with "
-                                 "a smaller learning rate")
+                                 "a smaller learning rate, or the test set holds NaN")
     return means
 
 

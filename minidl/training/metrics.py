@@ -102,8 +102,8 @@ def require_weights(weights: Any) -> None:
     """Refuse an array of images' weights with one below 0: the mean divides by their sum, so that all of -1 would train
     as all of 1, and some could make the sum 0."""
     if not (right := (weights >= 0) & (weights < math.inf)).all():
-        raise ValueError(f"training: an image's weight is {weights[~right][0].item():g} but must be a number of at least "
-                         "0; leave an image out by a weight of 0")
+        raise ValueError(f"training: an image's weight is {weights[~right][0].item():g} but must be a number of at "
+                         "least 0; leave an image out by a weight of 0")
 
 
 def outputs_of(model: Callable[..., Any], inputs: Parts) -> Parts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,10 @@ class Checkpoint:
         self.parts = parts
 
     def save(self, path: str | os.PathLike[str], **facts: object) -> None:
-        """Raises OSError where it cannot be written, TypeError or ValueError for facts that a file cannot hold."""
+        """Raises OSError where it cannot be written, TypeError or ValueError for facts that a file cannot hold, and for
+        the ending of another kind of file: it is HDF5."""
+        if Path(path).suffix.lower() not in ("", ".h5", ".hdf5"):
+            raise ValueError(f"Checkpoint: '{path}' would hold HDF5, whatever its ending says; choose .h5")
         self._tell_names()
         write_state(path, {"parts": {name: part.state_dict() for name, part in self.parts.items()},
                            "rng": list(rng.get_state()), "facts": facts,

@@ -323,6 +323,28 @@ def test_batches_of_unlike_parts_are_refused() -> None:
             evaluate(model, [batch])
 
 
+@both
+def test_no_number_in_the_data_is_not_said_to_be_the_rate(compiled: bool) -> None:
+    model, (x, y) = net(), arrays()
+    wrong = np.array(x)
+    wrong[:] = np.nan
+    with pytest.raises(training.Diverged, match=r"step 1 \(epoch 1\): the loss is nan \(learning rate 0.5\); no rate "
+                       "has changed the net yet; look for NaN and large numbers in the inputs and targets"):
+        fit(model, sgd(model), loader(wrong, y), loader(x, y), epochs=1, compiled=compiled, **QUIET)
+    model = net()
+    with pytest.raises(FloatingPointError, match=r"a smaller learning rate, or the test set holds NaN$"):
+        fit(model, sgd(model), loader(x, y), loader(wrong, y), epochs=1, compiled=compiled, **QUIET)
+
+
+def test_a_metric_that_is_no_number_is_said() -> None:
+    """It counts as no better: a training would end for a reason that nobody sees."""
+    model, (x, y) = net(), arrays()
+    stop = EarlyStop("test_spread", patience=2, mode="max")
+    with pytest.warns(UserWarning, match="^EarlyStop: test_spread is nan, which counts as no better than before; see "):
+        fit(model, sgd(model), loader(x, y), loader(x, y), epochs=3, callbacks=stop,
+            metrics={"spread": WholeSet(lambda outputs, targets: float("nan"))}, **QUIET)
+
+
 # ---------------------------------------------------------------- weights of images
 @both
 def test_an_image_of_weight_2_counts_as_two(compiled: bool) -> None:
@@ -617,6 +639,8 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
     assert (weights(model), rng.get_state()) == (before, drawn)
     with pytest.raises(TypeError, match=r"^Checkpoint: step is a int but must have a state_dict"):
         training.Checkpoint(step=3)
+    with pytest.raises(ValueError, match=r"^Checkpoint: 'a\.pt' would hold HDF5, whatever its ending says; choose"):
+        training.Checkpoint().save("a.pt")
     with pytest.raises(ValueError, match=r"does not fit this training: 'model.0.weight' is"):
         fit(model, sgd(model), loader(*arrays()), loader(*arrays()), epochs=1, resume=file, **QUIET)
 

@@ -656,7 +656,8 @@ def test_dropout2d_drops_whole_channels() -> None:
     ((), {"a.b": nn.ReLU()}, ValueError, r"Sequential: the layer name 'a\.b' has a dot or is taken; choose"),
     ((), {"training": nn.ReLU()}, ValueError, "Sequential: the layer name 'training' has a dot or is taken"),
     ((), {"forward": nn.ReLU()}, ValueError, "Sequential: the layer name 'forward' has a dot or is taken"),
-    ((nn.ReLU(),), {"0": nn.ReLU()}, ValueError, "Sequential: the layer name '0' has a dot or is taken"),
+    ((nn.ReLU(),), {"0": nn.ReLU()}, ValueError, "Sequential: the layer name '0' has a dot or is taken; choose "
+     r"another, or make nn.Sequential\(\*layers\) of part of a net, which numbers them anew"),
 ])
 def test_sequential_refuses(layers: Any, named: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"^{message}"):

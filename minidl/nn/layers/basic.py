@@ -37,7 +37,9 @@ class Sequential(Module):
         for name, layer in layers:
             require_module(self, name, layer)
             if "." in name or name in seen or (name not in before and hasattr(self, name)):
-                raise ValueError(f"Sequential: the layer name {name!r} has a dot or is taken; choose another")
+                raise ValueError(f"Sequential: the layer name {name!r} has a dot or is taken; choose another" + (
+                    ", or make nn.Sequential(*layers) of part of a net, which numbers them anew" if name.isdigit()
+                    else ""))
             seen.add(name)
         for name in before:
             delattr(self, name)
