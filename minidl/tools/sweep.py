@@ -47,6 +47,8 @@ from .plot.svg import chart, series
 FILE, ROWS, PAGE = "sweep.json", "sweep.jsonl", "sweep.html"
 PAUSE = 0.5                                # seconds between two looks at how far the nets are
 REPEATS = ("seed", "fold")                 # settings over which results spread: none of their values is better
+AT_ITS_START = ("sweep: a process ended at its start, with status {}; in a script, call minidl.sweep below "
+                '`if __name__ == "__main__":`, and define functions above it, or train in this process: workers=0')
 MAX_LINES = 40                             # of a table on the screen
 
 Row = dict[str, Any]
@@ -259,10 +261,7 @@ def _in_processes(todo: Sequence[Net], packed: bytes, workers: int, threads: int
                 except (EOFError, OSError):
                     process.join()
                     if net is None:
-                        raise ValueError(
-                            f"sweep: a process ended at its start, with status {process.exitcode}; in a script, call "
-                            'minidl.sweep below `if __name__ == "__main__":`, and define functions above it, or train '
-                            "in this process: workers=0") from None
+                        raise ValueError(AT_ITS_START.format(process.exitcode)) from None
                     del running[here]
                     done(net, "failed", f"its process ended with status {process.exitcode}")
                     if queue:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from checks.compiler import needs_compiler
 
-from minidl.lab.emulator.counts import Counts, Global, Launch, Request, Shared, Table
+from minidl.lab.emulator.counts import Counts, Global, LaunchConfiguration, Request, Shared, Table
 from minidl.tools import cli
 from minidl.tools.plot.kernel import kernel_page
 
@@ -28,7 +28,7 @@ TABLE = Table("k", "k.cu", SOURCE, 2, {
         (4, "loads"): Request("loads", (0, 0, 0), 0, 4, tuple(range(128, 256, 4)), 4),
         (5, "shared_loads"): Request("shared_loads", (1, 0, 0), 0, 4, STRIDED, 2,
                                      tuple(f"s[<{2 * lane}>]" for lane in range(32)))},
-    launch=Launch(32, 0, 256, SOURCE, ()))
+    launch=LaunchConfiguration(32, 0, 256, SOURCE, ()))
 
 
 class Nested(HTMLParser):

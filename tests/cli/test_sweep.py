@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import random_sweeps
+from tiers import tiered
 
 import minidl
 from minidl import data, nn, training
@@ -211,6 +213,23 @@ def test_a_sweep_that_was_ended_goes_on_to_the_bit(signum: int) -> None:
     assert "goes on in epoch" in Path("all/epochs=100.log").read_text()
     assert cli.main(["train", *QUICK, "--epochs", "100", "--output-dir", "alone"]) == 0
     assert same(long, "alone")
+
+
+# ---------------------------------------------------------------- random sweeps
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("number", tiered(range(40), slow=3))
+def test_random_sweeps(number: int) -> None:
+    """Interrupted at random, with neighbours that diverge and fail. More: python tests/random_sweeps.py --sweeps 500"""
+    _, wrong, counts = random_sweeps.check(number)
+    assert not wrong, f"{random_sweeps.drawn(number)}: {wrong}"
+    assert counts["nets"] >= 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.slow
+def test_random_sweeps_find_a_net_that_knows_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minidl, "manual_seed", lambda seed: None)
+    assert any(random_sweeps.check(number)[1] for number in range(9) if not random_sweeps.drawn(number).workers)
 
 
 # ---------------------------------------------------------------- in Python

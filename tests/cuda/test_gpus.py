@@ -8,7 +8,7 @@ import pytest
 
 from minidl.core.host import install
 from minidl.lab import gpus
-from minidl.lab.emulator.counts import Counts, Global, Launch, Table
+from minidl.lab.emulator.counts import Counts, Global, LaunchConfiguration, Table
 from minidl.ops.common.sources import HOPPER
 
 SOURCE = """
@@ -50,7 +50,7 @@ def test_without_nvrtc_the_rest_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "cupy.cuda", None)
     for flop, most in (2560, 66.9), (64, 1.68):
         table = Table("k", "k.cu", SOURCE, 1, {1: Counts(Global(1, 4, 128), flop=flop)},
-                      launch=Launch(256, 60000, 4000))
+                      launch=LaunchConfiguration(256, 60000, 4000))
         assert gpus.report(table, 90) == [
             "H100 SXM, compute capability 9.0",
             f"  registers: there is no NVRTC, CUDA's compiler, which comes with CuPy; {install('cuda13')}",
@@ -65,5 +65,5 @@ def test_a_block_that_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "cupy.cuda", None)
     for dynamic, told in (65536, "1 block per multiprocessor, limited by shared memory, occupancy 3%"), (
             65537, "no block fits a multiprocessor, limited by shared memory, occupancy 0%"):
-        table = Table("k", "k.cu", SOURCE, 1, {}, launch=Launch(32, dynamic))
+        table = Table("k", "k.cu", SOURCE, 1, {}, launch=LaunchConfiguration(32, dynamic))
         assert gpus.report(table, 75)[2].endswith(told)

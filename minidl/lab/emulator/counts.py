@@ -109,7 +109,7 @@ class Request(NamedTuple):
     places: tuple[str, ...] = ()
 
 
-class Launch(NamedTuple):
+class LaunchConfiguration(NamedTuple):
     """How a kernel was launched: threads of a block, its bytes of shared memory, those that the launch asked for and
     those of arrays with a size of their own; the source with its includes, and the constants."""
 
@@ -148,7 +148,7 @@ class Table:
     lines: Mapping[int, Counts]
     complete: bool = True
     requests: Mapping[tuple[int, str], Request] = field(default_factory=dict, repr=False)
-    launch: Launch = field(default=Launch(), repr=False)
+    launch: LaunchConfiguration = field(default=LaunchConfiguration(), repr=False)
 
     @property
     def total(self) -> Counts:

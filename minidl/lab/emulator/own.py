@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from . import KERNELS, Compiler, Guarded, Memory, translated, watched, watcher
-from .counts import Launch, Table, counted, rules
+from .counts import LaunchConfiguration, Table, counted, rules
 
 try:
     import cupy
@@ -217,7 +217,8 @@ class Counter(Emulator):
         source = launch.FOLDER / function.file
         text = source.read_text(encoding="utf-8") if source.is_file() else function.text.partition("\n")[2]
         table = Table(function.name, function.file, text, math.prod(map(int, numbers[:3])), *counts,
-                      Launch(math.prod(map(int, numbers[3:6])), int(numbers[6]), 0, function.text, function.constants))
+                      LaunchConfiguration(math.prod(map(int, numbers[3:6])), int(numbers[6]), 0, function.text,
+                                          function.constants))
         self.tables[function.name] = self.tables[function.name] + table if function.name in self.tables else table
 
 

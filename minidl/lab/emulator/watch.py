@@ -21,7 +21,7 @@ import numpy as np
 from ...ops.common.sources import TYPES, parameters, struct
 from .. import source
 from . import BYTES, EDGE, Guarded, Memory, translated, watched, watcher
-from .counts import Counted, Launch, Table, counted, frames, rules
+from .counts import Counted, LaunchConfiguration, Table, counted, frames, rules
 
 ORDERS = 4                                 # launches, each with another order of the threads
 STEPS = 10_000_000                         # basic blocks that a thread may enter before it is said not to end
@@ -188,8 +188,8 @@ class Kernel:
                 else:
                     faults.append(told)
         text = self.file.read_text(encoding="utf-8")
-        launch = Launch(math.prod(_three("block", block)), shared, sum(size for *_, size in self._shared), self._text,
-                        self._constants)
+        launch = LaunchConfiguration(math.prod(_three("block", block)), shared, sum(size for *_, size in self._shared),
+                                     self._text, self._constants)
         return Run(arrays, faults, Table(self.name, self.file.name, text, math.prod(_three("grid", grid)), *counts,
                                          launch), notes)
 

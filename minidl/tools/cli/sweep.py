@@ -98,17 +98,7 @@ def sweep(args: argparse.Namespace, prog: str) -> None:
     if distributed.current().size > 1:
         raise ValueError("--sweep trains each net in one process, not in the ranks of mpiexec; leave mpiexec out, and "
                          "name processes by --workers")
-    default = vars(train.parser(prog).parse_args([]))
-    if args.resume:
-        known = _settings_of(args, default)
-    else:
-        given = {name: value for name, value in vars(args).items() if name not in train.OF_ONE_CALL
-                 and name not in OF_PROCESS and value != default[name]}
-        known = {"spec": args.sweep, "flags": [flag for name, value in given.items()
-                                               for flag in train._flags(name, value)]}
-    free = [flag for name in train.FREE if getattr(args, name) not in (None, default[name])
-            for flag in train._flags(name, getattr(args, name))]
-    flags = [*known["flags"], *free, *([f"--model={args.model}"] if is_code(args.model) else [])]
+    known, flags = _given(args, prog)
     swept = values_of(known["spec"])
     for name in swept:
         if any(flag.startswith(_flags({name: ""})[0]) for flag in known["flags"]):
@@ -145,13 +135,34 @@ def sweep(args: argparse.Namespace, prog: str) -> None:
                                resume=bool(args.resume), progress=not args.no_progress)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the sweep is in {folder}, {again}") from None
+    _tell(done, again)
+
+
+def _tell(done: nets_of.Sweep, again: str) -> None:
+    """What came of it, and how it goes on if nets failed."""
     say(done.table())
     failed = sum(row["state"] == "failed" for row in done.rows)
     if failed:
-        say(f"{failed} of {len(nets)} nets failed; their lines are in {folder}/NAME.log; when it is mended, {again}")
+        say(f"{failed} of {len(done.rows)} nets failed; their lines are in {done.folder}/NAME.log; when it is mended, "
+            f"{again}")
     best = done.best
     say(f"best: {best['folder']}; look at it with: minidl report {shlex.quote(best['folder'])}; settings beside "
-        f"results: {folder / nets_of.PAGE}")
+        f"results: {done.folder / nets_of.PAGE}")
+
+
+def _given(args: argparse.Namespace, prog: str) -> tuple[dict[str, Any], list[str]]:
+    """(spec and flags, as sweep.json says them; the flags of each net's training but for what is swept)"""
+    default = vars(train.parser(prog).parse_args([]))
+    if args.resume:
+        known = _settings_of(args, default)
+    else:
+        given = {name: value for name, value in vars(args).items() if name not in train.OF_ONE_CALL
+                 and name not in OF_PROCESS and value != default[name]}
+        known = {"spec": args.sweep, "flags": [flag for name, value in given.items()
+                                               for flag in train._flags(name, value)]}
+    free = [flag for name in train.FREE if getattr(args, name) not in (None, default[name])
+            for flag in train._flags(name, getattr(args, name))]
+    return known, [*known["flags"], *free, *([f"--model={args.model}"] if is_code(args.model) else [])]
 
 
 def _settings_of(args: argparse.Namespace, default: dict[str, Any]) -> dict[str, Any]:

@@ -509,14 +509,7 @@ def run(args: argparse.Namespace, report: bool = True) -> None:
         return see_gradients(args, trained, train, where, preprocessing)
     train_loader, test_loader = loaders(args, train, test, where, preprocessing)
     world.barrier()                        # a rank that has come to its end above leaves no folder behind
-    name = re.sub(r"\.py:|[^\w.-]+", "-", f"{zoo.find(args.model).name}-{train.name}")
-    folder = again or RunFolder.of_first(lambda: RunFolder(args.output_dir) if args.output_dir else
-                                         RunFolder.beside(Path("runs") / name))
-    before: dict[str, Any] = by_first(lambda: read_config(folder.path / "config.json")) if args.resume else {}
-    _warn_of_stretching(args, before.get("epochs", 0), folder)
-    config = config_of(args, train, test, note, where, before)
-    if not args.resume:                    # else once the checkpoint is accepted
-        by_first(lambda: folder.write_config(config))
+    folder = _folder(args, train, test, note, where, again)
     optimizer, schedule = optimizer_of(args, model, args.epochs * math.ceil(len(train_loader) / args.accumulate))
     loss = loss_of(trained, args.label_smoothing)
     if weights is None:
@@ -524,7 +517,6 @@ def run(args: argparse.Namespace, report: bool = True) -> None:
     say(f"{args.model} on {train.name} ({train.source}): {len(train.labels)} training and {len(test.labels)} "
         f"test {test.items}, {where}{f', {world.size} ranks' if world.size > 1 else ''}, run folder {folder.path}")
 
-    folder.config, folder.names = config, {"model": args.model, "data": train.name}
     folder.record = Record(folder, model)
     boards = [_board(folder)] if args.tensorboard and world.rank == 0 else []
     start = time.perf_counter()
@@ -541,6 +533,21 @@ def run(args: argparse.Namespace, report: bool = True) -> None:
     say(f"{args.model} on {train.name}: {result(last)} after {args.epochs} "
         f"epoch{'' if args.epochs == 1 else 's'} in {time.perf_counter() - start:.1f} s ({where}); "
         + _next(folder, last))
+
+
+def _folder(args: argparse.Namespace, train: data.Data, test: data.Data, note: str | None, where: str,
+            again: RunFolder | None) -> RunFolder:
+    """The run's, with its configuration: that which goes on, the one that was named, or a new one."""
+    name = re.sub(r"\.py:|[^\w.-]+", "-", f"{zoo.find(args.model).name}-{train.name}")
+    folder = again or RunFolder.of_first(lambda: RunFolder(args.output_dir) if args.output_dir else
+                                         RunFolder.beside(Path("runs") / name))
+    before: dict[str, Any] = by_first(lambda: read_config(folder.path / "config.json")) if args.resume else {}
+    _warn_of_stretching(args, before.get("epochs", 0), folder)
+    config = config_of(args, train, test, note, where, before)
+    if not args.resume:                    # else once the checkpoint is accepted
+        by_first(lambda: folder.write_config(config))
+    folder.config, folder.names = config, {"model": args.model, "data": train.name}
+    return folder
 
 
 def _next(folder: RunFolder, last: dict[str, Any]) -> str:
