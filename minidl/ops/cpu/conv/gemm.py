@@ -18,7 +18,7 @@ import numpy as np
 from ...common.geometry import ConvGeometry
 from ...common.primitives import Array
 from ..layers.linear import linear, linear_grad_w, linear_grad_x
-from ..parallel import empty, parallel_for, scratch
+from ..parallel import empty, parallel_for, scratch, straight
 
 # ---------------------------------------------------------------- sizes
 MAX_IMAGES = 32                            # in a chunk, so that a batch of 128 keeps four cores busy
@@ -188,8 +188,8 @@ def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
         back = ConvGeometry(g.n, g.m, g.oh, g.ow, g.c, g.kh, g.kw, g.h, g.w, 1, 1, *ends, 1, 1, 1, g.algorithm)
         return y(gy, w[:, :, ::-1, ::-1].swapaxes(0, 1), None, back)
     dx = empty((g.n, g.c, g.h, g.w), gy.dtype)
-    filters = [w[:, :, phase::g.sh][:, :, ::-1].transpose(1, 3, 2, 0).reshape(g.c * g.kw, -1)      # (c*kw, kh/sh*m)
-               for phase in range(g.sh)]
+    filters = [straight(w[:, :, phase::g.sh][:, :, ::-1].transpose(1, 3, 2, 0)).reshape(g.c * g.kw, -1)
+               for phase in range(g.sh)]                                  # (c*kw, kh/sh*m)
     parallel_for(g.n, _chunk(g, gy.itemsize), lambda i, j: _chunk_dx(gy[i:j], filters, dx[i:j], g))
     return dx
 
@@ -198,10 +198,11 @@ def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
     if _is_linear(g):
         flat = linear_grad_w(gy.reshape(g.n, g.m), x.reshape(g.n, g.c * g.h * g.w))
         return flat.reshape(g.m, g.c, g.kh, g.kw)
-    dw = np.zeros((g.kh, g.m, g.c * g.kw), gy.dtype)
-    images = _chunk(g, x.itemsize, dw.size)
+    images = _chunk(g, x.itemsize, g.kh * g.m * g.c * g.kw)
     if g.sh > 1:                           # its sums run over one output row of these
         images = max(images, MIN_TERMS // g.ow)
-    for part in parallel_for(g.n, images, lambda i, j: _chunk_dw(gy[i:j], x[i:j], g)):
-        dw += part                         # in the order of the images, whoever was first
+    parts = parallel_for(g.n, images, lambda i, j: _chunk_dw(gy[i:j], x[i:j], g))
+    dw = parts[0] if parts else np.zeros((g.kh, g.m, g.c * g.kw), gy.dtype)
+    for part in parts[1:]:                 # in the order of the images, whoever was first
+        dw += part
     return np.ascontiguousarray(dw.reshape(g.kh, g.m, g.c, g.kw).transpose(1, 2, 0, 3))
