@@ -30,12 +30,15 @@ def reshape(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _number_beside(x: object, y: object, size: int = MIN_SIZE) -> bool:
-    """Whether y is a plain number and x has so many floating ones."""
-    return type(y) in (int, float) and isinstance(x, np.ndarray) and x.size >= size and x.dtype.char in "fd"
+    """Whether y is a number, plain or in an array of x's dtype, and x has so many floating ones."""
+    if not (isinstance(x, np.ndarray) and x.size >= size and x.dtype.char in "fd"):
+        return False
+    return type(y) in (int, float) or (isinstance(y, np.ndarray) and y.size == 1 and y.ndim <= x.ndim
+                                       and y.dtype == x.dtype)
 
 
 def maximum(x: Array | float, y: Array | float, out: Array | None = None) -> Array:
-    """The larger; clip takes half as long beside a plain number."""
+    """The larger; clip takes half as long beside a number."""
     return np.clip(x, y, np.inf, out=out) if _number_beside(x, y) else np.maximum(x, y, out=out)
 
 
