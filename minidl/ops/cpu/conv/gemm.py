@@ -25,6 +25,7 @@ MAX_IMAGES = 32                            # in a chunk, so that a batch of 128 
 BUFFER_BYTES = 1 << 21                     # of an unrolled buffer: more leaves the cache, and less means calls so short
                                            # that threads wait for each other's interpreter lock
 MIN_PRODUCTS_PER_IMAGE = 1 << 18           # for one wide output row of one image: then chunks are of one image
+MIN_PIXELS_PER_IMAGE = 64                  # of its output, too: the calls for fewer take longer than their products
 MIN_WIDE_COLUMNS = 16                      # columns that are a run worth copying, and multiplying, on their own
 
 # OpenBLAS multiplies small matrices as they lie, without packing them first: up to twice as fast.
@@ -41,7 +42,8 @@ def _chunk(g: ConvGeometry, itemsize: int, results: int = 0) -> int:
     """How many images go through a buffer, which holds at least as many numbers as its products add to `results`.
 
     It depends on sizes alone, so that results do not depend on the cores."""
-    if g.ow >= MIN_WIDE_COLUMNS and g.m * g.c * g.kh * g.kw * g.ow >= MIN_PRODUCTS_PER_IMAGE:
+    if (g.ow >= MIN_WIDE_COLUMNS and g.oh * g.ow >= MIN_PIXELS_PER_IMAGE
+            and g.m * g.c * g.kh * g.kw * g.ow >= MIN_PRODUCTS_PER_IMAGE):
         return 1
     most = max(BUFFER_BYTES // itemsize, results) // ((g.h + g.top + g.bottom) * g.c * g.kw * g.ow)
     return max(1, min(MAX_IMAGES, most))
