@@ -16,7 +16,7 @@ from minidl.ops import cpu as k
 from minidl.ops.common import choice, primitives, shared
 from minidl.ops.common.conv.parts import as_one
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
-from minidl.ops.cpu import conv, parallel
+from minidl.ops.cpu import conv, draws, parallel
 from minidl.ops.cpu.layers import attention, norm
 from minidl.ops.cpu.reduce import along
 from minidl.ops.layers.norm import batch_geometry, group_geometry, layer_geometry
@@ -468,6 +468,16 @@ def test_dropout_draws_the_numbers_of_one_generator(shape: tuple[int, ...], dtyp
     philox = np.random.Philox(key=np.array((5, 9), np.uint64))
     kept = np.random.Generator(philox).random(shape, np.float32) >= 0.25
     np.testing.assert_array_equal(k.dropout(x, 0.25, (5, 9)), np.where(kept, x / dtype(0.75), 0))
+    by_kept_mask = k.dropout_grad_x(x, 0.25, (5, 9))
+    draws._masks.clear()
+    for gx in (by_kept_mask, k.dropout_grad_x(x, 0.25, (5, 9))):
+        np.testing.assert_array_equal(gx, np.where(kept, x / dtype(0.75), 0))
+
+
+def test_masks_of_dropout_are_kept_up_to_a_number() -> None:
+    for counter in range(draws.MAX_MASKS + 3):
+        k.dropout(np.ones(9, np.float32), 0.5, (1, counter))
+    assert [key[1] for key, *_ in draws._masks] == list(range(3, draws.MAX_MASKS + 3))
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 10, 100_003])

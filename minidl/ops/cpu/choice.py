@@ -30,12 +30,15 @@ def reshape(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _number_beside(x: object, y: object, size: int = MIN_SIZE) -> bool:
-    """Whether y is a plain number and x has so many floating ones."""
-    return type(y) in (int, float) and isinstance(x, np.ndarray) and x.size >= size and x.dtype.char in "fd"
+    """Whether y is a number, plain or in an array of x's dtype, and x has so many floating ones."""
+    if not (isinstance(x, np.ndarray) and x.size >= size and x.dtype.char in "fd"):
+        return False
+    return type(y) in (int, float) or (isinstance(y, np.ndarray) and y.size == 1 and y.ndim <= x.ndim
+                                       and y.dtype == x.dtype)
 
 
 def maximum(x: Array | float, y: Array | float, out: Array | None = None) -> Array:
-    """The larger; clip takes half as long beside a plain number."""
+    """The larger; clip takes half as long beside a number."""
     return np.clip(x, y, np.inf, out=out) if _number_beside(x, y) else np.maximum(x, y, out=out)
 
 
@@ -133,17 +136,18 @@ def argsort(x: Array, axis: int, descending: Flag = False, first: int | None = N
     order = np.empty((len(lines), first), np.int64)
 
     def select(i: int, j: int) -> None:
-        part = lines[i:j]
-        last = n - first if descending else first - 1
-        limit = np.partition(part, last, axis=1)[:, last:last + 1]
-        taken = part >= limit if descending else part <= limit
-        for row in np.flatnonzero(np.count_nonzero(taken, axis=1) > first):    # of values equal to the last the first
-            equal = np.flatnonzero(part[row] == limit[row])
-            taken[row, equal[first - np.count_nonzero(taken[row]):]] = False
-        places = np.nonzero(taken)[1].reshape(j - i, first)
-        values = np.take_along_axis(part, places, 1)
-        by_value = np.argsort(-values if descending else values, axis=1, kind="stable")
-        order[i:j] = np.take_along_axis(places, by_value, 1)
+        values = -lines[i:j] if descending else lines[i:j]
+        least = values                     # the smallest of 2, 4, 8, ... each: so many of a line are at most the limit
+        while (half := least.shape[1] // 2) >= MIN_SHARE * first:
+            least = np.minimum(least[:, :half], least[:, half:2 * half])
+        limit = np.partition(least, first - 1, axis=1)[:, first - 1:first]
+        found = np.flatnonzero(values <= limit)
+        line = found // n
+        counts = np.bincount(line, minlength=j - i)
+        begins = np.cumsum(counts) - counts
+        few = np.full((j - i, np.max(counts)), np.inf, x.dtype)
+        few[line, np.arange(len(found)) - begins[line]] = values.reshape(-1)[found]
+        order[i:j] = found[np.argsort(few, axis=1, kind="stable")[:, :first] + begins[:, None]] % n
 
     parallel_for(len(lines), images_per_chunk(n * x.itemsize), select)
     return np.moveaxis(order.reshape(*np.moveaxis(x, axis, -1).shape[:-1], first), -1, axis)

@@ -18,13 +18,14 @@ import numpy as np
 from ...common.geometry import ConvGeometry
 from ...common.primitives import Array
 from ..layers.linear import linear, linear_grad_w, linear_grad_x
-from ..parallel import empty, parallel_for, scratch
+from ..parallel import empty, parallel_for, scratch, straight
 
 # ---------------------------------------------------------------- sizes
 MAX_IMAGES = 32                            # in a chunk, so that a batch of 128 keeps four cores busy
 BUFFER_BYTES = 1 << 21                     # of an unrolled buffer: more leaves the cache, and less means calls so short
                                            # that threads wait for each other's interpreter lock
 MIN_PRODUCTS_PER_IMAGE = 1 << 18           # for one wide output row of one image: then chunks are of one image
+MIN_PIXELS_PER_IMAGE = 64                  # of its output, too: the calls for fewer take longer than their products
 MIN_WIDE_COLUMNS = 16                      # columns that are a run worth copying, and multiplying, on their own
 
 # OpenBLAS multiplies small matrices as they lie, without packing them first: up to twice as fast.
@@ -41,7 +42,8 @@ def _chunk(g: ConvGeometry, itemsize: int, results: int = 0) -> int:
     """How many images go through a buffer, which holds at least as many numbers as its products add to `results`.
 
     It depends on sizes alone, so that results do not depend on the cores."""
-    if g.ow >= MIN_WIDE_COLUMNS and g.m * g.c * g.kh * g.kw * g.ow >= MIN_PRODUCTS_PER_IMAGE:
+    if (g.ow >= MIN_WIDE_COLUMNS and g.oh * g.ow >= MIN_PIXELS_PER_IMAGE
+            and g.m * g.c * g.kh * g.kw * g.ow >= MIN_PRODUCTS_PER_IMAGE):
         return 1
     most = max(BUFFER_BYTES // itemsize, results) // ((g.h + g.top + g.bottom) * g.c * g.kw * g.ow)
     return max(1, min(MAX_IMAGES, most))
@@ -188,8 +190,8 @@ def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
         back = ConvGeometry(g.n, g.m, g.oh, g.ow, g.c, g.kh, g.kw, g.h, g.w, 1, 1, *ends, 1, 1, 1, g.algorithm)
         return y(gy, w[:, :, ::-1, ::-1].swapaxes(0, 1), None, back)
     dx = empty((g.n, g.c, g.h, g.w), gy.dtype)
-    filters = [w[:, :, phase::g.sh][:, :, ::-1].transpose(1, 3, 2, 0).reshape(g.c * g.kw, -1)      # (c*kw, kh/sh*m)
-               for phase in range(g.sh)]
+    filters = [straight(w[:, :, phase::g.sh][:, :, ::-1].transpose(1, 3, 2, 0)).reshape(g.c * g.kw, -1)
+               for phase in range(g.sh)]                                  # (c*kw, kh/sh*m)
     parallel_for(g.n, _chunk(g, gy.itemsize), lambda i, j: _chunk_dx(gy[i:j], filters, dx[i:j], g))
     return dx
 
@@ -198,10 +200,11 @@ def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
     if _is_linear(g):
         flat = linear_grad_w(gy.reshape(g.n, g.m), x.reshape(g.n, g.c * g.h * g.w))
         return flat.reshape(g.m, g.c, g.kh, g.kw)
-    dw = np.zeros((g.kh, g.m, g.c * g.kw), gy.dtype)
-    images = _chunk(g, x.itemsize, dw.size)
+    images = _chunk(g, x.itemsize, g.kh * g.m * g.c * g.kw)
     if g.sh > 1:                           # its sums run over one output row of these
         images = max(images, MIN_TERMS // g.ow)
-    for part in parallel_for(g.n, images, lambda i, j: _chunk_dw(gy[i:j], x[i:j], g)):
-        dw += part                         # in the order of the images, whoever was first
+    parts = parallel_for(g.n, images, lambda i, j: _chunk_dw(gy[i:j], x[i:j], g))
+    dw = parts[0] if parts else np.zeros((g.kh, g.m, g.c * g.kw), gy.dtype)
+    for part in parts[1:]:                 # in the order of the images, whoever was first
+        dw += part
     return np.ascontiguousarray(dw.reshape(g.kh, g.m, g.c, g.kw).transpose(1, 2, 0, 3))

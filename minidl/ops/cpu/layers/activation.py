@@ -13,8 +13,7 @@ from ..reduce import max, sum
 from ..reduce.along import dots
 
 curves.scratch = scratch
-CHUNKS = {**dict.fromkeys(("relu", "sigmoid", "tanh"), CHUNK_BYTES),       # which need no arrays on the way
-          "gelu": TEMPORARY_BYTES // 2}                                    # which needs nine
+CHUNKS = dict.fromkeys(("relu", "sigmoid", "tanh"), CHUNK_BYTES)           # which need no arrays on the way
 VALUES, GRADIENTS = of_activations(
     lambda act, x: elementwise(ALL[act].value, x, chunk=CHUNKS.get(act, TEMPORARY_BYTES)),
     lambda act, gy, y: elementwise(ALL[act].grad, gy, y, chunk=CHUNKS.get(act, TEMPORARY_BYTES)))
