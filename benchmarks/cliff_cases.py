@@ -395,7 +395,7 @@ SWEEPS: dict[str, Sweep] = {
     **{name: Sweep(f"F.{name}(x, axis=dim)", along(several=True), f"F.a{name}(x, dim)") for name in ("max", "min")},
     "norm": Sweep("F.norm(x, dim=dim)", along(several=True), "F.linalg.vector_norm(x, dim=dim)"),
     "logsumexp": Sweep("x.logsumexp(dim)", along(several=True)),
-    "one_hot": Sweep("F.one_hot(i, 10)", labelled, parts=FORWARD),
+    "one_hot": Sweep("F.one_hot(i, x.shape[1])", labelled, parts=FORWARD),
     "dropout2d": Sweep("F.dropout2d(x, 0.5)", images(f=(1,)), checked=False),
     "unique": Sweep("F.unique(x.bool().long())", plain(), parts=FORWARD),
     **arguments(along(), "F.{}(x, dim=dim)", "softmax", "log_softmax", "cumsum"),

@@ -1071,3 +1071,14 @@ def test_many_numbers_along_an_axis_of_any_dtype(dtype: str) -> None:
     np.testing.assert_array_equal(k.take_along(x, index, 1), np.take_along_axis(x, index.astype(np.int64), 1))
     np.testing.assert_array_equal(k.take_along_grad_x(np.ones(index.shape), index, x.shape, 1, False)[0].nonzero()[0],
                                   sorted({int(i) % 600 for i in index[0].astype(np.int64)}))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (5, 3), (0, 3), (3, 0), (2, 4, 4), (2, 3, 9, 3)])
+def test_triangles_are_numpys_in_any_order_of_memory(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    for given in (x, np.asfortranarray(x), x[..., ::-1], np.broadcast_to(x[:1], shape), x > 0, x.astype(np.int64)):
+        for diagonal in range(-6, 10):
+            for mine, other in ((cpu.tril, np.tril), (cpu.triu, np.triu)):
+                found = mine(given, diagonal)
+                np.testing.assert_array_equal(found, other(given, diagonal), strict=True)
+                assert found.flags.writeable

@@ -14,7 +14,7 @@ from ..common.primitives import Array, Flag
 from .parallel import REUSED_BYTES, TEMPORARY_BYTES, elementwise, images_per_chunk, parallel_for, straight
 
 __all__ = ["argsort", "clip", "clip_grad_x", "copy", "erf", "maximum", "minimum", "pow",
-           "reshape", "rsqrt", "rsqrt_grad_x", "where"]
+           "reshape", "rsqrt", "rsqrt_grad_x", "tril", "triu", "where"]
 
 MIN_SIZE = 4096                            # smaller ones are in a cache, and one call of NumPy is the least
 MIN_SHARE = 4                              # of a line: more of it are taken from all that are sorted
@@ -27,6 +27,29 @@ def reshape(x: Array, shape: tuple[int, ...]) -> Array:
         if len(x) not in itertools.accumulate((wild if n == -1 else n for n in shape), operator.mul):
             x = straight(x)
     return x.reshape(shape)
+
+
+def tril(x: Array, diagonal: int = 0) -> Array:
+    """Line by line, which NumPy's, by a mask, takes up to ten times as long for."""
+    if x.strides[-2] < x.strides[-1]:
+        return triu(x.swapaxes(-1, -2), -diagonal).swapaxes(-1, -2)
+    y, (rows, columns) = np.zeros_like(x), x.shape[-2:]
+    whole = min(rows, max(0, columns - 1 - diagonal))      # the first row of which all is kept
+    y[..., whole:, :] = x[..., whole:, :]
+    for i in range(max(0, -diagonal), whole):
+        y[..., i, :i + 1 + diagonal] = x[..., i, :i + 1 + diagonal]
+    return y
+
+
+def triu(x: Array, diagonal: int = 0) -> Array:
+    if x.strides[-2] < x.strides[-1]:
+        return tril(x.swapaxes(-1, -2), -diagonal).swapaxes(-1, -2)
+    y, (rows, columns) = np.zeros_like(x), x.shape[-2:]
+    whole = min(rows, max(0, 1 - diagonal))                # the first row of which less than all is kept
+    y[..., :whole, :] = x[..., :whole, :]
+    for i in range(whole, min(rows, columns - diagonal)):
+        y[..., i, i + diagonal:] = x[..., i, i + diagonal:]
+    return y
 
 
 def _number_beside(x: object, y: object, size: int = MIN_SIZE) -> bool:
