@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -343,11 +344,15 @@ class DataLoader(Watched, Generic[D]):
 
 
 def _copied(part: object) -> object:
-    """A part of an item, copied if it is an array of any library, or a list."""
+    """A part of an item as a copy; itself where Python cannot copy it, such as an open file."""
     if isinstance(part, list):
         return [mapped(_copied, each) for each in part]
-    copy = getattr(part, "clone", getattr(part, "copy", None)) if hasattr(part, "__array__") else None
-    return copy() if copy else part
+    if callable(own := getattr(part, "clone", getattr(part, "copy", None))):       # an array's, a picture's
+        return own()
+    try:
+        return copy.deepcopy(part)
+    except (TypeError, copy.Error):
+        return part
 
 
 ORDER = 1 << 63                            # apart from the counters of `rng.next_key`, which start at 0

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import nn
+from .. import nn, optim
 from ..nn.weights import require_own_ending, save
 from ..ops.common.geometry import is_int
 from ..optim.checks import Judge
@@ -119,6 +119,17 @@ class Callbacks:
         self.epochs = [each.on_epoch_end if hasattr(each, "on_epoch_end") else each for each in self.all
                        if hasattr(each, "on_epoch_end") or not any(hasattr(each, name) for name in METHODS)]
 
+    def require_of(self, model: nn.Module, optimizer: optim.Optimizer) -> None:
+        """Refuse what lowers another optimizer's rates, or averages another net's parameters."""
+        ours = {id(t) for _, t in model.named_tensors()}
+        ours |= {id(p) for group in optimizer.groups for p in group["params"]}
+        for each in self.all:
+            if isinstance(each, optim.Plateau) and each.optimizer is not optimizer:
+                raise ValueError("fit: a Plateau is of another optimizer than the one that trains; make it of this one")
+            if isinstance(each, optim.EMA) and not any(id(p) in ours for p in each.params):
+                raise ValueError("fit: an EMA holds none of the net's parameters; make it of the net that trains, "
+                                 "after layers are replaced")
+
     def on_train_begin(self, _: object = None) -> bool:
         """No step was done, and a checkpoint, if there is one, was accepted."""
         for callback in self.begins:
@@ -152,6 +163,10 @@ class Callbacks:
         for each, state in zip(self.with_state(), states if isinstance(states, list) else [], strict=True):
             if hasattr(each, "check_state"):           # before anything has changed
                 each.check_state(state["state"])
+            if isinstance(each, optim.EMA) and each.decay != state["state"]["decay"]:
+                raise ValueError(f"fit: an EMA has decay {each.decay} but the checkpoint's in its place "
+                                 f"{state['state']['decay']}; pass the callbacks of the run that it is from, in their "
+                                 "order")
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
         """Give each its own."""

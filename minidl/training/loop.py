@@ -77,6 +77,7 @@ def train_step(model: nn.Module, optimizer: optim.Optimizer, images: Tensor | np
     images, and all get the whole's loss and count. Raises FloatingPointError where the loss is not finite; the
     parameters are then as they were.
     """
+    require_parameters("train_step", model, optimizer, ops.cross_entropy)
     batch = Batch.of((images, labels))
     loss, _, logits, _ = update(model, optimizer, [batch], rates, ops.cross_entropy, None)
     return loss, int(ranks.added_up([right_answers(logits, batch.targets)])[0])
@@ -166,6 +167,9 @@ def predict(model: nn.Module, batches: Iterable[object] | Tensor | np.ndarray) -
     if isinstance(batches, data.DataLoader) and batches.shuffle:
         raise ValueError("predict: the loader shuffles, so that the answers would come in an order that is not known; "
                          "pass shuffle=False")
+    if isinstance(batches, data.DataLoader) and batches.drop_last:
+        raise ValueError("predict: the loader leaves out the images of a last batch that is not full; pass "
+                         "drop_last=False")
     with _evaluating(model):
         found = [mapped(Tensor.numpy, outputs_of(model, mapped(as_tensor, batch[0] if isinstance(batch, (tuple, list))
                                                                else batch))) for batch in batches]
@@ -272,6 +276,7 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
     require_functions(loss, metrics)
     require_parameters("fit", model, optimizer, loss)
     called = Callbacks(callbacks)
+    called.require_of(model, optimizer)
     with ranks.joined(train, test) as world, ExitStack() as stack:
         first = world.rank == 0
         saved = None if checkpoints is None else Checkpoints(checkpoints, save_every, writes=first)

@@ -55,7 +55,8 @@ class Place:
 def _facts(run: _Plain) -> dict[str, Any]:
     """What decides which images a step is given, and what these hold."""
     return json.loads(json.dumps({**{name: getattr(run.train, name, None) for name in DATA},
-                                  "accumulate": run.accumulate, "contents": run.contents}))
+                                  "accumulate": run.accumulate, "contents": run.contents,
+                                  "metrics": list(run.functions)}))
 
 
 def modes_of(model: Module) -> dict[str, bool]:
@@ -138,6 +139,9 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
     if wrong:
         raise ValueError(f"fit: the checkpoint in '{path}' is from other batches: {'; '.join(wrong)}; make the loader "
                          "as it was")
+    if (named := there.get("metrics", here["metrics"])) != here["metrics"]:       # not in files of earlier versions
+        raise ValueError(f"fit: the checkpoint in '{path}' has sums of the metrics {named} but here are "
+                         f"{here['metrics']}; pass the metrics of the run that it is from, in their order")
     held = there.get("contents", {})       # not in files of earlier versions
     wrong = [f"{what} {each}" for what, contents in run.contents.items() if isinstance(held, dict)
              for each in differences(held.get(what), contents)]

@@ -697,3 +697,27 @@ def test_an_item_that_fails_leaves_the_stream_as_it_was() -> None:
     with pytest.raises(OSError, match="torn"):
         list(DataLoader(np.arange(9.0), 2, transform=failing, prefetch=0))
     assert rng.get_state() == before
+
+
+def test_a_transform_in_place_changes_no_object() -> None:
+    """Pictures, bytes and objects of one's own are copied as arrays are; what Python cannot copy is passed as it is."""
+    class Own:
+        def __init__(self) -> None:
+            self.value, self.lock = 7, None
+
+    def change(it: Any, label: int) -> tuple[np.ndarray, int]:
+        if isinstance(it, Own):
+            it.value += 1
+            return np.array([it.value]), label
+        if isinstance(it, bytearray):
+            it[0] += 1
+            return np.array([it[0]]), label
+        it.putpixel((0, 0), it.getpixel((0, 0)) + 1)
+        return np.array(it).max(keepdims=True)[0], label
+    pillow = pytest.importorskip("PIL.Image")
+    for make in (Own, lambda: bytearray([7]), lambda: pillow.new("L", (2, 2), 7)):
+        loader = data.DataLoader([(make(), i) for i in range(4)], 2, transform=change, shuffle=False)
+        assert [int(next(iter(loader))[0].max()) for _ in range(3)] == [8, 8, 8]
+    lock = threading.Lock()
+    batches = data.DataLoader([(lock, 1)], 1, transform=lambda it, label: (int(it is lock), label))
+    assert next(iter(batches))[0].tolist() == [1]

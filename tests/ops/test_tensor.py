@@ -849,3 +849,16 @@ def test_a_square_has_the_dtype_that_pytorchs_has() -> None:
         y = Tensor(values).square()
         assert y.dtype == dtype
         np.testing.assert_array_equal(y.numpy(), np.square(np.array(values, dtype)))
+
+
+def test_an_array_takes_no_values_that_the_tape_would_lose() -> None:
+    w, total = Tensor(np.array([3.0, 4.0]), requires_grad=True), np.zeros(2)
+    for change in (lambda: np.add(w, 1, out=total), lambda: np.multiply(total, w * w, out=total)):
+        with pytest.raises(TypeError, match=r"^np.(add|multiply): an array would take the values of a Tensor that "
+                                            r"requires a gradient, which the tape would not see; add Tensors, total ="):
+            change()
+    assert not total.any()
+    total += w.detach()
+    with minidl.no_grad():
+        total += w
+    np.testing.assert_array_equal(total, [6.0, 8.0])

@@ -698,3 +698,46 @@ def test_a_run_goes_on_with_as_many_batches_to_a_step(tmp_path: Path) -> None:
     run(2)
     with pytest.raises(ValueError, match="is from other batches: accumulate is 3 here but 2 there"):
         run(3, resume=True)
+
+
+# ---------------------------------------------------------------- what is of another run, or of another net
+@both
+def test_sums_of_other_metrics_are_not_gone_on_with(compiled: bool, tmp_path: Path) -> None:
+    """They are held by place, so that two metrics that changed places would take each other's sums."""
+    class Ends:
+        def on_step_end(self, step: Any) -> bool:
+            return step.step == 3
+    two = {"a": lambda outputs, targets: outputs.mean() * 0 + 100, "b": lambda outputs, targets: outputs.mean() * 0 + 1}
+    model, (x, y) = net(), arrays()
+    fit(model, sgd(model), loader(x, y), loader(x, y), epochs=1, checkpoints=tmp_path, metrics=two, callbacks=Ends(),
+        compiled=compiled, **QUIET)
+    for other in ({"b": two["b"], "a": two["a"]}, {"a": two["a"], "c": two["b"]}):
+        said = re.escape(f"has sums of the metrics ['a', 'b'] but here are {list(other)}; pass")
+        with pytest.raises(ValueError, match=said):
+            fit(model, sgd(model), loader(x, y), loader(x, y), epochs=1, checkpoints=tmp_path, metrics=other,
+                resume=True, compiled=compiled, **QUIET)
+
+
+def test_callbacks_of_another_net_or_in_another_order_are_refused(tmp_path: Path) -> None:
+    model, other, (x, y) = net(), net(), arrays()
+
+    def run(epochs: int, *callbacks: Any, resume: bool = False) -> Any:
+        return fit(model, sgd_, loader(x, y), loader(x, y), epochs=epochs, callbacks=callbacks, checkpoints=tmp_path,
+                   resume=resume, **QUIET)
+    sgd_ = sgd(model)
+    with pytest.raises(ValueError, match=r"^fit: a Plateau is of another optimizer than the one that trains; make it"):
+        run(1, optim.Plateau(sgd(other)))
+    with pytest.raises(ValueError, match=r"^fit: an EMA holds none of the net's parameters; make it of the net that"):
+        run(1, optim.EMA(other))
+    with pytest.raises(ValueError, match=r"^train_step: the optimizer holds 4 parameters but none of the 4 Tensors"):
+        training.train_step(model, sgd(other), x, y)
+    run(1, optim.EMA(model, 0.5), optim.EMA(model, 0.9))
+    with pytest.raises(ValueError, match=r"^fit: an EMA has decay 0.9 but the checkpoint's in its place 0.5; pass the"):
+        run(2, optim.EMA(model, 0.9), optim.EMA(model, 0.5), resume=True)
+    assert len(run(2, optim.EMA(model, 0.5), optim.EMA(model, 0.9), resume=True)) == 2
+
+
+def test_predict_refuses_a_loader_that_leaves_images_out() -> None:
+    model, (x, y) = net(), arrays()
+    with pytest.raises(ValueError, match=r"^predict: the loader leaves out the images of a last batch that is not "):
+        training.predict(model, loader(x, y, shuffle=False, drop_last=True))

@@ -474,6 +474,26 @@ def test_a_table_with_another_class_name_is_refused(capsys: pytest.CaptureFixtur
     assert "; give the data that it began with, or begin anew in another folder\n" in said
 
 
+@pytest.mark.slow
+def test_weights_of_another_order_are_not_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """Columns that changed places, and classes: the net would take each for the other. Of others it learns again."""
+    rows = [(i, i * i % 7, "yes" if i % 2 else "no") for i in range(60)]
+    Path("t.csv").write_text("p,q,kind\n" + "".join(f"{p},{q},{kind}\n" for p, q, kind in rows))
+    Path("turned.csv").write_text("q,p,kind\n" + "".join(f"{q},{p},{kind}\n" for p, q, kind in rows))
+    Path("other.csv").write_text(Path("t.csv").read_text().replace("yes", "aye"))
+    flags = ["--model", "table-mlp", "--device", "cpu", "--no-progress", "--epochs"]
+    assert cli.main([*flags, "1", "--data", "t.csv", "--output-dir", "run"]) == 0
+    again = [*flags, "0", "--load", "run/weights.h5", "--output-dir"]
+    assert cli.main([*again, "same", "--data", "t.csv"]) == 0
+    assert "knows the" not in capsys.readouterr().err
+    assert cli.main([*again, "x", "--data", "turned.csv"]) == 2
+    assert ("run/weights.h5 knows the columns p, q, but turned has q, p; name the data that it was trained on, in its "
+            "order\n") in capsys.readouterr().err
+    assert cli.main([*again, "y", "--data", "other.csv"]) == 0
+    assert ("warning: run/weights.h5 knows the classes no, yes, but other has aye, no: what it has learned of its own"
+            ) in capsys.readouterr().err
+
+
 def test_threads_are_those_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINIDL_NUM_THREADS", "2")
     try:

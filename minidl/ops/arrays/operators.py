@@ -181,6 +181,10 @@ def _array_ufunc(x: Tensor, ufunc: np.ufunc, method: str, *inputs: object, out: 
     """What NumPy's functions of Tensors do: those that are ops are these ops; `array -= tensor` changes the array."""
     if out is not None and method == "__call__" and all(isinstance(a, np.ndarray) for a in out):
         mode.recorder.refuse("changes an array in place", "use Tensors, and write t[...] = value under no_grad()")
+        if mode.grad and any(isinstance(a, Tensor) and a.requires_grad for a in inputs):
+            raise TypeError(f"np.{ufunc.__name__}: an array would take the values of a Tensor that requires a "
+                            "gradient, which the tape would not see; add Tensors, total = total + t, or pass "
+                            "t.detach()")
         return getattr(ufunc, method)(*(a._data if isinstance(a, Tensor) else a for a in inputs), out=out, **options)
     function = UFUNCS.get(ufunc.__name__)
     if function is None or method != "__call__" or out is not None or options:

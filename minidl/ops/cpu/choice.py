@@ -29,26 +29,26 @@ def reshape(x: Array, shape: tuple[int, ...]) -> Array:
     return x.reshape(shape)
 
 
-def tril(x: Array, diagonal: int = 0) -> Array:
+def tril(m: Array, k: int = 0) -> Array:
     """Line by line, which NumPy's, by a mask, takes up to ten times as long for."""
-    if x.strides[-2] < x.strides[-1]:
-        return triu(x.swapaxes(-1, -2), -diagonal).swapaxes(-1, -2)
-    y, (rows, columns) = np.zeros_like(x), x.shape[-2:]
-    whole = min(rows, max(0, columns - 1 - diagonal))      # the first row of which all is kept
-    y[..., whole:, :] = x[..., whole:, :]
-    for i in range(max(0, -diagonal), whole):
-        y[..., i, :i + 1 + diagonal] = x[..., i, :i + 1 + diagonal]
+    if m.strides[-2] < m.strides[-1]:
+        return triu(m.swapaxes(-1, -2), -k).swapaxes(-1, -2)
+    y, (rows, columns) = np.zeros_like(m), m.shape[-2:]
+    whole = min(rows, max(0, columns - 1 - k))      # the first row of which all is kept
+    y[..., whole:, :] = m[..., whole:, :]
+    for i in range(max(0, -k), whole):
+        y[..., i, :i + 1 + k] = m[..., i, :i + 1 + k]
     return y
 
 
-def triu(x: Array, diagonal: int = 0) -> Array:
-    if x.strides[-2] < x.strides[-1]:
-        return tril(x.swapaxes(-1, -2), -diagonal).swapaxes(-1, -2)
-    y, (rows, columns) = np.zeros_like(x), x.shape[-2:]
-    whole = min(rows, max(0, 1 - diagonal))                # the first row of which less than all is kept
-    y[..., :whole, :] = x[..., :whole, :]
-    for i in range(whole, min(rows, columns - diagonal)):
-        y[..., i, i + diagonal:] = x[..., i, i + diagonal:]
+def triu(m: Array, k: int = 0) -> Array:
+    if m.strides[-2] < m.strides[-1]:
+        return tril(m.swapaxes(-1, -2), -k).swapaxes(-1, -2)
+    y, (rows, columns) = np.zeros_like(m), m.shape[-2:]
+    whole = min(rows, max(0, 1 - k))                # the first row of which less than all is kept
+    y[..., :whole, :] = m[..., :whole, :]
+    for i in range(whole, min(rows, columns - k)):
+        y[..., i, i + k:] = m[..., i, i + k:]
     return y
 
 

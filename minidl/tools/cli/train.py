@@ -502,6 +502,8 @@ def run(args: argparse.Namespace, report: bool = True) -> None:
     again = RunFolder.of_first(lambda: RunFolder.again(args.resume)) if args.resume else None
     # Weights to start from are in the checkpoint; without one, it starts again.
     weights = None if again is not None and by_first(again.has_checkpoint) else args.load
+    if weights is not None:
+        _require_known(Path(weights), train, exactly=False)
     model = build(args, train, where, weights)
     trained = as_trained(args, model)
     preprocessing = train.preprocessing(zoo.find(args.model).item(train.shape, **args.option))
@@ -587,11 +589,7 @@ def look(args: argparse.Namespace, train: data.Data, test: data.Data, where: str
                          f"{args.eval}")
     known = read_metadata(weights)
     warn_of_change(weights, known["code"], zoo.find(args.model).code)
-    for what in ("classes", "columns"):
-        mine, theirs = known[what] or (), getattr(test, what, ())
-        if mine and tuple(mine) != tuple(theirs):
-            raise ValueError(f"{weights} knows the {what} {', '.join(mine)}, but {test.name} has {', '.join(theirs)}; "
-                             "name the data that it was trained on")
+    _require_known(weights, test, exactly=True)
     size = os.path.getsize(weights)
     with nn.init.at_most(max(size, FREELY_BUILT)):         # the options may be those of a stranger's config.json
         try:
@@ -609,6 +607,21 @@ def look(args: argparse.Namespace, train: data.Data, test: data.Data, where: str
     shown += "".join(f"top-{args.top_k} accuracy {100 * share:.2f} %, " for share in more.values())
     say(f"{args.model} on {test.name}: {shown}test loss {loss:.4f}, {len(test.labels)} {test.items}, weights {weights} "
         f"({where})")
+
+
+def _require_known(weights: Path, items: data.Data, exactly: bool) -> None:
+    """Refuse data whose classes or columns are not those of weights; unless exactly, those in another order: of others
+    a net may learn again, which is said."""
+    known = read_metadata(weights)
+    for what in ("classes", "columns"):
+        mine, theirs = known[what] or (), getattr(items, what, ())
+        if not mine or tuple(mine) == tuple(theirs):
+            continue
+        differ = f"{weights} knows the {what} {', '.join(mine)}, but {items.name} has {', '.join(theirs)}"
+        if exactly or sorted(mine) == sorted(theirs):
+            raise ValueError(f"{differ}; name the data that it was trained on, in its order")
+        warnings.warn(f"{differ}: what it has learned of its own is of use only as far as these are like them",
+                      UserWarning, stacklevel=2)
 
 
 @contextmanager
