@@ -240,12 +240,13 @@ def called(function: Callable[..., Any], chosen: str, kind: str) -> Any:
     options: dict[str, Any] = {}
     own = OWN.get(function.__name__, {})
     values = {**ARGUMENTS, **own}
+    copied: dict[int, Any] = {}            # a net's optimizer is that of its copy
     for p in inspect.signature(function).parameters.values():
         kinds = kinds_of(p)
         if p.kind is p.VAR_KEYWORD or (p.default is not p.empty and not kinds and p.name not in own):
             continue
         assert p.name in values, f"ARGUMENTS or OWN lacks {p.name}"
-        value = copy.deepcopy(values[p.name])
+        value = copy.deepcopy(values[p.name], copied)
         if p.kind is p.VAR_POSITIONAL:
             given += [KINDS[kind if p.name == chosen else kinds[0]](each) for each in value]
             continue

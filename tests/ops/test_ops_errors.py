@@ -437,6 +437,9 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                                r"floor_divide: an input has dtype bool but must hold numbers; .*\(dtype='int64'\)"),
     "mod of shapes": (lambda: zeros(2) % zeros(3), ValueError, r"remainder: shapes \(2,\) and \(3,\) do not broadcast"),
     "sign of a mask": (lambda: zeros(1, dtype="bool").sign(), TypeError, r"sign: of bool: ufunc .*; convert with .to"),
+    "an array beside the tape": (lambda: np.add(zeros(2, grad=True), 1, out=np.zeros(2)), TypeError,
+                                 r"np.add: an array would take the values of a Tensor that requires a gradient, which "
+                                 r"the tape would not see; add Tensors, total = total \+ t, or pass t.detach\(\)"),
     "tril of a vector": (lambda: ops.tril(zeros(2)), ValueError,
                          r"tril: x has shape \(2,\) but must have at least 2 axes, the last two a matrix; see"),
     "triu of a fraction": (lambda: zeros(2, 2).triu(0.5), ValueError,  # type: ignore[arg-type]

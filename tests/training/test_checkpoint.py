@@ -504,8 +504,9 @@ def test_what_a_checkpoint_does_not_fit_changes_nothing(tmp_path: Path) -> None:
      "^SaveBest: metric is 'test_loss' here but 'test_accuracy' in the state"),
     (lambda t: optim.Plateau(t.optimizer), lambda t: optim.Plateau(t.optimizer, mode="max"),
      "^Plateau: mode is 'max' here but 'min' in the state"),
-    (lambda t: optim.EMA([("a", Tensor([1.0], requires_grad=True))]),
-     lambda t: optim.EMA([("b", Tensor([1.0], requires_grad=True))]), "^EMA.load_state_dict: the parameters are")])
+    (lambda t: optim.EMA([("5.bias", t.model[5].bias), ("a", Tensor([1.0], requires_grad=True))]),
+     lambda t: optim.EMA([("5.bias", t.model[5].bias), ("b", Tensor([1.0], requires_grad=True))]),
+     "^EMA.load_state_dict: the parameters are")])
 def test_a_callback_that_refuses_its_state_changes_nothing(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: Callable[[Training], Any],
         here: Callable[[Training], Any], message: str) -> None:
