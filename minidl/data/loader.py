@@ -347,11 +347,10 @@ def _copied(part: object) -> object:
     """A part of an item as a copy; itself where Python cannot copy it, such as an open file."""
     if isinstance(part, list):
         return [mapped(_copied, each) for each in part]
-    if callable(own := getattr(part, "clone", getattr(part, "copy", None))):       # an array's, a picture's
-        return own()
+    own = getattr(part, "clone", getattr(part, "copy", None))      # an array's, a picture's
     try:
-        return copy.deepcopy(part)
-    except (TypeError, copy.Error):
+        return own() if callable(own) else copy.deepcopy(part)
+    except (TypeError, copy.Error):        # a pathlib.Path's copies the file, to a place that it must be told
         return part
 
 
