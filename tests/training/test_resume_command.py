@@ -492,6 +492,8 @@ def test_weights_of_another_order_are_not_trained_on(capsys: pytest.CaptureFixtu
     assert cli.main([*again, "y", "--data", "other.csv"]) == 0
     assert ("warning: run/weights.h5 knows the classes no, yes, but other has aye, no: what it has learned of its own"
             ) in capsys.readouterr().err
+    pytest.importorskip("safetensors.numpy").save_file(minidl.load("run/weights.h5").state_dict(), "their.safetensors")
+    assert cli.main([*flags, "0", "--load", "their.safetensors", "--output-dir", "their", "--data", "t.csv"]) == 0
 
 
 def test_threads_are_those_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

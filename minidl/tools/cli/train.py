@@ -26,7 +26,7 @@ import minidl
 from minidl import data, distributed, nn, ops, optim, zoo
 from minidl.core import device
 from minidl.distributed import by_first
-from minidl.nn.weights import read_metadata, warn_of_change
+from minidl.nn.weights import WeightsError, read_metadata, warn_of_change
 from minidl.nn.weights.common import shown
 from minidl.ops.cpu import parallel
 from minidl.training import (
@@ -612,7 +612,12 @@ def look(args: argparse.Namespace, train: data.Data, test: data.Data, where: str
 def _require_known(weights: Path, items: data.Data, exactly: bool) -> None:
     """Refuse data whose classes or columns are not those of weights; unless exactly, those in another order: of others
     a net may learn again, which is said."""
-    known = read_metadata(weights)
+    try:
+        known = read_metadata(weights)
+    except WeightsError:                   # another program's file says nothing of its data, and loading what is wrong
+        if exactly:
+            raise
+        return
     for what in ("classes", "columns"):
         mine, theirs = known[what] or (), getattr(items, what, ())
         if not mine or tuple(mine) == tuple(theirs):
