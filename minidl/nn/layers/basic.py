@@ -59,7 +59,7 @@ class Sequential(Module):
         return x
 
     def __iter__(self) -> Iterator[Module]:
-        return (layer for _, layer in self._named_layers())
+        return iter([layer for layer in vars(self).values() if isinstance(layer, Module)])
 
     def __len__(self) -> int:
         return len(self._named_layers())

@@ -30,18 +30,20 @@ def primitives_of(array: object) -> ModuleType:
     return mode.recorder.through(_of(array))
 
 
-tensor.backend_of = backend_of             # for a leaf's own backward: nothing told it a backend before
 def owns(array: Array) -> bool:
     """Whether an array has its memory alone, so that a leaf can take it over as its gradient."""
+    if array.base is None:
+        return True
     if is_cuda(array):
         from ..cuda import launch
 
         return launch.owns(array)
     # A thread that has done its part of a large array may refer to it a moment longer: then a recording would have a
     # copy more. So it always has one, which a pass leaves out.
-    return array.base is None or (not mode.recorder.recording and cpu.parallel.owns(array))
+    return not mode.recorder.recording and cpu.parallel.owns(array)
 
 
+tensor.backend_of = backend_of             # for a leaf's own backward: nothing told it a backend before
 tensor.owns = owns
 
 

@@ -80,14 +80,16 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             if t.__class__ is Tensor or isinstance(t, Tensor):
                 array = t._data
                 if first is None:
-                    first = array
-                elif array.__class__ is not first.__class__ or (
-                        array.dtype is not first.dtype and len(arrays) not in integer):
-                    if (numbered := _masks_as_numbers(inputs, integer)) is not None:
-                        return call(*numbered, **options)
-                    _check_same(name, inputs, integer)
-                if array.dtype.char in NOT_COMPUTED:
-                    _refuse(name, array, parameters, named, options)
+                    first, dtype = array, array.dtype
+                    if dtype.char in NOT_COMPUTED:
+                        _refuse(name, array, parameters, named, options)
+                elif array.dtype is not dtype or array.__class__ is not first.__class__:
+                    if array.__class__ is not first.__class__ or len(arrays) not in integer:
+                        if (numbered := _masks_as_numbers(inputs, integer)) is not None:
+                            return call(*numbered, **options)
+                        _check_same(name, inputs, integer)
+                    if array.dtype.char in NOT_COMPUTED:
+                        _refuse(name, array, parameters, named, options)
                 arrays.append(array)
                 sources.append(t.node or t)
                 need.append(t.requires_grad)
@@ -117,7 +119,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
         result = wrap(y, node)
         if view:
             _share(result, inputs)
-        if not y.shape:
+        if not y.ndim:
             _weigh(result, inputs)
         return result
 

@@ -28,7 +28,7 @@ def ordered(axes: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
     >>> ordered(IMAGES["CHWN"], (128, 3, 32, 32))
     (3, 32, 32, 128)
     """
-    return tuple(sizes[axis] for axis in axes)
+    return tuple([sizes[axis] for axis in axes])
 
 
 def restored(axes: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:

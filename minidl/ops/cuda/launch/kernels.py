@@ -113,11 +113,9 @@ class Kernel:
     @poison.behind_a_fill
     def _start(self, grid_x: int, grid_y: int, grid_z: int, block_x: int, block_y: int, block_z: int, shared: int,
                *arguments: Any) -> None:
-        if thread.dry:
-            return
         device = _current_device()
-        if device not in thread.devices:
-            _make_ready(device)
+        if device not in thread.devices and not _made_ready(device):
+            return
         stream = _current_stream().ptr
         try:
             packed = self._free.pop()
@@ -200,6 +198,10 @@ _ONES = {1: (1, 1), 2: (1,), 3: ()}        # what makes three axes of a grid or 
 _launch = cupy.cuda.driver.launchKernel
 
 
-def _make_ready(device: int) -> None:
+def _made_ready(device: int) -> bool:
+    """Enter a device's context, but for a dry call, which launches nothing."""
+    if thread.dry:
+        return False
     cupy.cuda.runtime.setDevice(device)
     thread.devices.add(device)
+    return True

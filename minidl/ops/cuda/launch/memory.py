@@ -146,6 +146,11 @@ def flat(x: cupy.ndarray) -> tuple[cupy.ndarray, tuple[int, ...]]:
     return cupy.lib.stride_tricks.as_strided(x, (extent if x.size else 0,), (x.itemsize,)), steps
 
 
+def memory_of(x: cupy.ndarray) -> cupy.ndarray:
+    """All memory from an array's first number to its last, as `flat` has it."""
+    return x if x._c_contiguous else flat(x)[0]
+
+
 def one_order(arrays: Sequence[cupy.ndarray]) -> tuple[int, ...] | None:
     """The order of axes, other than theirs, in which arrays of one shape all lie in memory without gaps: a kernel that
     goes by elements reads them as they are. None where they lie in C order, or have none."""

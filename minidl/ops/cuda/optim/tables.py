@@ -38,7 +38,7 @@ def launches(name: str, params: list[cupy.ndarray], grads: list[cupy.ndarray],
     if len(grads) != len(params):
         raise ValueError(f"{name}: got {len(params)} parameters but {len(grads)} gradients; give one to each")
     key = len(params), *map(id, params), *(number for arrays in kept.values() for number in map(id, arrays or (None,)))
-    grads = [launch.dense(g) for g in grads]           # they live until the launch
+    grads = [g if g._c_contiguous else launch.dense(g) for g in grads]           # they live until the launch
     for members, likes, constant, blocks, table in (_made.get(key) or _make(name, key, params, kept))[0]:
         for i, like in zip(members, likes):
             if like != ((g := grads[i]).shape, g.dtype, g.data.device_id):             # what _like(g) is

@@ -61,19 +61,26 @@ def _call(start: Callable[..., None], last: tuple[Any, ...], *arrays: Array | No
     start(*arrays, *last)
 
 
+@functools.lru_cache(maxsize=4096)
+def _result(fold: str, shape: tuple[int, ...], dtype: np.dtype, axis: tuple[int, ...],
+            keepdims: bool) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype."""
+    kept = (1 if a in axis else n for a, n in enumerate(shape))
+    return (tuple(kept) if keepdims else tuple(n for a, n in enumerate(shape) if a not in axis),
+            PLACES if fold.startswith("Place") else dtype)
+
+
 def reduced(fold: str, x: Array, axis: tuple[int, ...], keepdims: Flag = False, mean: bool = False,
             out: Array | None = None) -> Array:
     """One of FOLDS over these axes; written to `out` where one is given."""
     if out is None:
-        kept = (1 if a in axis else n for a, n in enumerate(x.shape))
-        out = launch.empty(tuple(kept) if keepdims else tuple(n for a, n in enumerate(x.shape) if a not in axis),
-                           PLACES if fold.startswith("Place") else x.dtype)
+        out = launch.empty(*_result(fold, x.shape, x.dtype, axis, keepdims))
     y = out
     if x.dtype == BOOL:
         x, y = x.view(np.uint8), out.view(np.uint8)
     x, teams = planned(x, axis)
     *in_parts, finish = _launches(fold, x.dtype, teams, mean)
-    x = launch.flat(x)[0]
+    x = launch.memory_of(x)
     if in_parts:
         parts = launch.empty((FOLDS[fold], teams.splits, teams.sets), DOUBLE)
         in_parts[0](x, None, None, None, parts)

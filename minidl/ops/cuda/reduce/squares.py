@@ -26,7 +26,7 @@ def _squares(x: Array, axis: tuple[int, ...], keepdims: bool, centered: bool, ro
     y = launch.empty(kept if keepdims else tuple(n for a, n in enumerate(x.shape) if a not in axis), x.dtype)
     center = launch.empty((2, *kept), x.dtype) if centered else None
     constants, (x, teams) = _constants(x), planned(x, axis)
-    x = launch.flat(x)[0]
+    x = launch.memory_of(x)
     if teams.splits == 1:
         launch.kernel(FILE, "squares", *constants)(
             (teams.grid,), (THREADS,), x, y, center, int(root), divisor, teams.struct)
@@ -46,7 +46,7 @@ def _squares_grad_x(gy: Array, x: Array, y: Array, center: Array | None, axis: t
     order = in_memory(x)
     gx = launch.empty(tuple(x.shape[a] for a in order), x.dtype)
     launch.kernel(FILE, "squares_grad_x", *_constants(x))(
-        (teams.grid,), (THREADS,), gy, launch.flat(x)[0], y, center, gx, int(root), divisor, teams.struct)
+        (teams.grid,), (THREADS,), gy, launch.memory_of(x), y, center, gx, int(root), divisor, teams.struct)
     return gx.transpose(np.argsort(order).tolist())
 
 

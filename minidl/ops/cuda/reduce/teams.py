@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -70,8 +71,11 @@ def runs(axes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 
 @functools.lru_cache(maxsize=4096)
-def shared_out(shape: tuple[int, ...], steps: tuple[int, ...], axis: tuple[int, ...]) -> Teams | None:
-    """How sets of an array are shared out; None where axes are more than two of a kind. steps: strides, in elements."""
+def shared_out(shape: tuple[int, ...], steps: tuple[int, ...] | None, axis: tuple[int, ...]) -> Teams | None:
+    """How sets of an array are shared out; None where axes are more than two of a kind. steps: strides, in elements;
+    None for those of C order."""
+    if steps is None:
+        steps = tuple(math.prod(shape[a + 1:]) for a in range(len(shape)))
     if 0 in shape:                         # nothing is read: steps of no matter
         steps = (0,) * len(shape)
     sets = runs((shape[a], steps[a]) for a in reversed(range(len(shape))) if a not in axis)
@@ -109,7 +113,8 @@ def planned(x: cupy.ndarray, axis: tuple[int, ...], dense: bool = False) -> tupl
     """x, or a copy whose sets are walked in two steps, and how these are shared out. dense: x lies without gaps."""
     if not x._c_contiguous and (not _goes_by_steps(x) or (dense and not x.transpose(in_memory(x))._c_contiguous)):
         x = launch.dense(x)
-    found = shared_out(x.shape, tuple(step // x.itemsize for step in x.strides), axis)
+    steps = None if x._c_contiguous else tuple(step // x.itemsize for step in x.strides)
+    found = shared_out(x.shape, steps, axis)
     if found is not None:
         return x, found
     order = *(a for a in range(x.ndim) if a not in axis), *axis

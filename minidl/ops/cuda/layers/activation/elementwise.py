@@ -34,10 +34,10 @@ def _spread(file: str, name: str, act: str, size: int, dtype: np.dtype) -> Calla
 
 def _elementwise(name: str, act: str, *arrays: Array, file: str = FILE) -> Array:
     """A new array from arrays of one shape, by a kernel that takes them, the result and its size."""
-    order = launch.one_order(arrays)
-    if order:
-        arrays = tuple(a.transpose(order) for a in arrays)
     first = arrays[0]
+    order = None if first._c_contiguous else launch.one_order(arrays)
+    if order:
+        first, *_ = arrays = tuple(a.transpose(order) for a in arrays)
     size, dtype = first.size, first.dtype
     y = launch.empty(first.shape, dtype)
     _spread(file, name, act, size, dtype)(*arrays, y, size)
