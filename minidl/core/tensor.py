@@ -12,6 +12,7 @@ Tensor knows no operation: `minidl.ops.arrays.operators` attaches the operators.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -35,13 +36,10 @@ READ_OUTSIDE = "return the Tensor and read it outside the step"
 
 backend_of: Callable[..., Any] = max       # Tensors -> their primitives: ops/common/backend.py sets this
 owns: Callable[[Any], bool] = bool         # whether an array has its memory alone; set there, too
-whole: Callable[..., Any] = max            # (k, what an op passes back): as an array; ops/arrays/indexing.py sets it
+Parts: type = type(None)                   # of a gradient that becomes an array later; ops/arrays/indexing.py sets it
+whole: Callable[..., Any] = max            # (k, what an op passes back): as an array; set there, too
 plus: Callable[..., Any] = max             # (k, two of these): their sum, which may become an array later; set there
 again: Callable[..., Any] = max            # a Node -> its primitives and closure on Tensors; ops/__init__.py sets it
-
-
-def _nothing() -> None:
-    """In the place of a reference to a Tensor."""
 
 
 class Node:
@@ -66,7 +64,7 @@ class Node:
         self.number = clock()
         self.changed = [0]
         self.made: int | tuple[np.generic, np.ndarray] = made
-        self.keeps: Callable[[], Tensor | None] = _nothing
+        self.keeps: Callable[[], Tensor | None] | None = None
 
 
 class Tensor(Attached):
@@ -415,7 +413,7 @@ def _reachable(roots: Iterable[Node]) -> list[Node]:
             if source.__class__ is Node and source not in seen:
                 seen.add(source)
                 stack.append(source)
-    return sorted(seen, key=lambda node: node.number, reverse=True)
+    return sorted(seen, key=attrgetter("number"), reverse=True)
 
 
 def _walk(root: Node, seed: Array, retain_graph: bool) -> None:
@@ -439,15 +437,18 @@ def _flow(flowing: dict[Node, Any], retain_graph: bool, taped: bool = False,
         gy = flowing.pop(node, None)
         if gy is None:                     # every consumer answered None
             continue
-        k, backward = again(node) if taped else (node.k, node.backward)
-        gy, need = whole(k, gy), node.need
+        k, backward, need = node.k, node.backward, node.need
+        if taped:
+            k, backward = again(node)
+        if gy.__class__ is Parts:
+            gy = whole(k, gy)
         if wanted is not None:
             if id(node) in wanted:
                 found[id(node)] = node, gy
             need = needs[node]
             if True not in need:
                 continue
-        elif (kept := node.keeps()) is not None and kept.node is node:     # it was not changed in place since
+        elif node.keeps is not None and (kept := node.keeps()) is not None and kept.node is node:      # else changed
             found[id(kept)] = kept, k.copy(gy)
         gradients = backward(gy, need)     # type: ignore[misc]  # not None: _refuse_stale looked
         for source, need_of, g in zip(node.inputs, need, gradients, strict=True):
@@ -506,7 +507,7 @@ def _add_to_grads(gradients: list[tuple[Tensor, Array]], k: ModuleType, shared: 
     """Add to .grad of leaves. shared: ids of arrays that somebody else holds."""
     held = set(shared)
     for leaf, passed in gradients:
-        g = whole(k, passed)
+        g = whole(k, passed) if passed.__class__ is Parts else passed
         mode.recorder.gradient(leaf, "add")
         if leaf._grad is not None:
             g = k.add(leaf._grad._data, g)

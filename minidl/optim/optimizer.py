@@ -103,7 +103,7 @@ def with_gradients(params: list[Tensor]) -> list[Tensor]:
     """Those that require a gradient and have one, each once: one that was frozen may still have that of a step before,
     and a weight that two layers share is listed twice where their parameters are put together."""
     mode.recorder.given(*params)           # a compiled step depends on which are frozen
-    return [*{id(p): p for p in params if p.requires_grad and p.grad is not None}.values()]
+    return [*dict.fromkeys([p for p in params if p.requires_grad and p.grad is not None])]
 
 
 class Optimizer(Named, Watched):

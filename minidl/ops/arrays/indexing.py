@@ -48,7 +48,7 @@ def whole(k: ModuleType, x: Array | Parts) -> Array:
     return found
 
 
-tensor.plus, tensor.whole = plus, whole
+tensor.Parts, tensor.plus, tensor.whole = Parts, plus, whole
 
 
 def _is_mask(i: object) -> bool:

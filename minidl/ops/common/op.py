@@ -140,7 +140,8 @@ def _share(result: Tensor, inputs: tuple[object, ...]) -> None:
 
 def _weigh(result: Tensor, inputs: tuple[Any, ...]) -> None:
     """One number that is computed of a weighted mean counts as that does."""
-    held = {id(of): of for t in inputs if (of := weights_of(t)) is not None and not t.shape}
+    held = {id(of): of for t in inputs
+            if isinstance(t, Tensor) and not t._data.ndim and (of := weights_of(t)) is not None}
     if len(held) == 1:
         result.weights, = held.values()
 

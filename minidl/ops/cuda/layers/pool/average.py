@@ -75,7 +75,7 @@ def _average(suffix: str, g: PoolGeometry, dtype: np.dtype,
 
 
 def avg_pool2d(x: Array, g: PoolGeometry) -> Array:
-    if _tiles(g) and (g.kh * g.kw > MAX_AREA or not x.flags.c_contiguous):
+    if (g.kh * g.kw > MAX_AREA or not x._c_contiguous) and _tiles(g):
         return adaptive_avg_pool2d(x, (g.oh, g.ow))
     y = launch.empty((g.n, g.c, g.oh, g.ow), x.dtype)
     plan, numbers = _average("", g, x.dtype)
