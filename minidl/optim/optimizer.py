@@ -217,12 +217,16 @@ class Optimizer(Named, Watched):
 
     def _tell_lists(self) -> None:
         """What a recorded step depends on that goes through all parameters."""
-        mode.recorder.reads(self, self.groups, what="the optimizer's groups")
-        mode.recorder.reads(*(group["params"] for group in self.groups), what="the parameters of an optimizer's group")
+        if (recorder := mode.recorder).recording:
+            recorder.reads(self, self.groups, what="the optimizer's groups")
+            recorder.reads(*(group["params"] for group in self.groups), what="the parameters of an optimizer's group")
 
     def _array(self, name: str, p: Tensor) -> Array:
         """One of a parameter's arrays: zeros at first. It goes where the parameter goes."""
         held, data, counts = self._kept[name].get(p), p._data, name == "steps"
+        if held is not None and held.shape == data.shape and held.dtype is data.dtype and (
+                held.__class__ is data.__class__ and not counts):
+            return held                    # as in all steps but a few
         dtype = np.dtype(np.int64) if counts else data.dtype
         if held is None or held.__class__ is not data.__class__ or held.dtype != dtype:
             with lasting(data):

@@ -81,6 +81,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                 array = t._data
                 if first is None:
                     first, dtype = array, array.dtype
+                    kind = dtype.kind
                     if dtype.char in NOT_COMPUTED:
                         _refuse(name, array, parameters, named, options)
                 elif array.dtype is not dtype or array.__class__ is not first.__class__:
@@ -97,7 +98,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                 arrays.append(None if t is None and len(arrays) in optional else _number(name, t, numbers))
                 sources.append(None)
                 need.append(False)
-        if first is None or (floating and first.dtype.kind != "f") or (options and not options.keys() <= named.keys()):
+        if first is None or (floating and kind != "f") or (options and not options.keys() <= named.keys()):
             _refuse(name, first, parameters, named, options)
         recorder = mode.recorder
         try:
@@ -109,7 +110,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                 recorder.given(*inputs)
                 k = primitives_of(first)
                 y, backward = recorder.run(name, body, k, arrays, options)
-            if first.dtype.kind != "f" and y.dtype.kind == "f":
+            if kind != "f" and y.dtype.kind == "f":
                 y, backward = _of_integers(y, backward, name, body, k, arrays, options)
         except (TypeError, ValueError, OverflowError) as error:
             raise _named(name, error, inputs) from error

@@ -87,7 +87,7 @@ def plain(value: Any) -> Any:
 def is_int(value: object, least: float) -> bool:
     """Whether a value is an int of at least `least`, NumPy's too. True and False are not: they are other options'."""
     return (value.__class__ is int or (isinstance(value, Integral) and not isinstance(value, bool))) and (
-        int(value) >= least)  # type: ignore[call-overload]  # an int
+        int(value) >= least)
 
 
 def several(name: str, what: str, value: Any, least: int, axes: tuple[str, ...]) -> tuple[int, ...]:

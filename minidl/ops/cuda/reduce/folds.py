@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import cupy
 import numpy as np
 
 from ...common import choice, shared
@@ -62,30 +63,37 @@ def _call(start: Callable[..., None], last: tuple[Any, ...], *arrays: Array | No
 
 
 @functools.lru_cache(maxsize=4096)
-def _result(fold: str, shape: tuple[int, ...], dtype: np.dtype, axis: tuple[int, ...],
-            keepdims: bool) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype."""
-    kept = (1 if a in axis else n for a, n in enumerate(shape))
-    return (tuple(kept) if keepdims else tuple(n for a, n in enumerate(shape) if a not in axis),
-            PLACES if fold.startswith("Place") else dtype)
+def _reduction(fold: str, shape: tuple[int, ...], dtype: np.dtype, axis: tuple[int, ...], keepdims: bool, mean: bool,
+               teams: Teams | None) -> Any:
+    """(the result's shape, its dtype, the shape of parts, *launches). teams: those of an array that is not in C order;
+    of one that is, None, and so is the result if it has none."""
+    teams = teams or shared_out(shape, None, axis)
+    kept = tuple(1 if a in axis else n for a, n in enumerate(shape))
+    return teams and (
+        kept if keepdims else tuple(n for a, n in enumerate(shape) if a not in axis),
+        PLACES if fold.startswith("Place") else dtype, (FOLDS[fold], teams.splits, teams.sets),
+        *_launches(fold, dtype, teams, mean))
 
 
-def reduced(fold: str, x: Array, axis: tuple[int, ...], keepdims: Flag = False, mean: bool = False,
+def reduced(fold: str, x: cupy.ndarray, axis: tuple[int, ...], keepdims: Flag = False, mean: bool = False,
             out: Array | None = None) -> Array:
     """One of FOLDS over these axes; written to `out` where one is given."""
-    if out is None:
-        out = launch.empty(*_result(fold, x.shape, x.dtype, axis, keepdims))
-    y = out
     if x.dtype == BOOL:
-        x, y = x.view(np.uint8), out.view(np.uint8)
-    x, teams = planned(x, axis)
-    *in_parts, finish = _launches(fold, x.dtype, teams, mean)
-    x = launch.memory_of(x)
+        return reduced(fold, x.view(np.uint8), axis, keepdims).view(BOOL)
+    found = _reduction(fold, x.shape, x.dtype, axis, keepdims, mean, None) if x._c_contiguous else None
+    if found is None:
+        shape = x.shape
+        x, teams = planned(x, axis)
+        found = _reduction(fold, shape, x.dtype, axis, keepdims, mean, teams)
+        x = launch.memory_of(x)
+    shape, dtype, of_parts, *in_parts, finish = found
+    if out is None:
+        out = launch.empty(shape, dtype)
     if in_parts:
-        parts = launch.empty((FOLDS[fold], teams.splits, teams.sets), DOUBLE)
+        parts = launch.empty(of_parts, DOUBLE)
         in_parts[0](x, None, None, None, parts)
         x = parts
-    finish(x, y)
+    finish(x, out)
     return out
 
 

@@ -67,6 +67,7 @@ def _pays(dtype: np.dtype, multiplications: int) -> bool:
             and not launch.is_captured())
 
 
+@functools.lru_cache(maxsize=4096)
 def is_thin(rows: int, cols: int, depth: int) -> bool:
     """Whether the product of (rows,depth) and (depth,cols) is one of a vector, outer, or with a tiny matrix."""
     narrow = min(rows, cols, depth)

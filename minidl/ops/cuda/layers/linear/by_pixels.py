@@ -20,8 +20,10 @@ MIN_ROWS, MIN_WIDTH = 1024, 32             # from which it pays
 
 def _pixels(rows: int, w: Array, dtype: np.dtype) -> ConvGeometry | None:
     """Rows as pixels, if that pays: copies of 16 bytes need widths that fill them."""
+    if rows < MIN_ROWS:
+        return None
     out, width = w.shape
-    if (rows < MIN_ROWS or min(out, width) < MIN_WIDTH or out % 4 or width % 4 or dtype != np.float32
+    if (min(out, width) < MIN_WIDTH or out % 4 or width % 4 or dtype != np.float32
             or precision() not in ("tf32", "bf16") or not has_wgmma()):
         return None
     return conv_geometry((rows, width, 1, 1), (out, width, 1, 1), None, 1, 0, "auto")

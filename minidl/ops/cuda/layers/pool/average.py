@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
+import cupy
 import numpy as np
 
 from ....common.geometry import PoolGeometry
@@ -74,7 +75,7 @@ def _average(suffix: str, g: PoolGeometry, dtype: np.dtype,
     return plan, (tiling.rows, tiling.band, g.w, g.ow, *pitch)
 
 
-def avg_pool2d(x: Array, g: PoolGeometry) -> Array:
+def avg_pool2d(x: cupy.ndarray, g: PoolGeometry) -> Array:
     if (g.kh * g.kw > MAX_AREA or not x._c_contiguous) and _tiles(g):
         return adaptive_avg_pool2d(x, (g.oh, g.ow))
     y = launch.empty((g.n, g.c, g.oh, g.ow), x.dtype)
