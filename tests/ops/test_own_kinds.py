@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,7 +36,9 @@ def forgotten() -> Iterator[None]:
     forget()
     for kind, known in REGISTERED.items():
         for name, direction in [(name, direction) for name in known for direction in KINDS[kind]]:
-            delattr(cpu, primitive := by_users(kind, name, direction))
+            primitive = by_users(kind, name, direction)
+            for room in filter(None, (cpu, sys.modules.get("minidl.ops.cuda"))):       # the latter if there is CuPy
+                vars(room).pop(primitive, None)
             del OWN[primitive], PRIMITIVES[primitive]
         known.clear()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
+import cupy
 import numpy as np
 
 from ....common.curves import CUDA_FUNCTIONS
@@ -35,7 +35,7 @@ def _spread(file: str, name: str, act: str, size: int, dtype: np.dtype) -> Calla
 
 def _elementwise(name: str, act: str, *arrays: Array, file: str = FILE) -> Array:
     """A new array from arrays of one shape, by a kernel that takes them, the result and its size."""
-    first: Any = arrays[0]
+    first: cupy.ndarray = arrays[0]
     order = None if first._c_contiguous else launch.one_order(arrays)
     if order:
         first, *_ = arrays = tuple(a.transpose(order) for a in arrays)
