@@ -238,8 +238,9 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
     Tensor of one number. metrics: by name, what else is measured: function(outputs, targets) -> the batch's mean; or a
     `WholeSet`, which looks at the whole test set at once.
 
-    accumulate: of how many batches each step adds up the gradients, as of one that has all their images; steps, and
-    what is said of them, are fewer by that, and an epoch's last step has the batches that are left. clip: what the norm
+    accumulate: of how many batches each step adds up the gradients, as of one that has all their images, if the loss is
+    a mean, weighted or not; a sum of means of several weights counts by each batch's images. Steps, and what is said of
+    them, are fewer by that, and an epoch's last step has the batches that are left. clip: what the norm
     of all gradients is at most, of all groups as one vector (`optim.clip_grad_norm`).
 
     callbacks: functions of an epoch's metrics, and objects with `on_train_begin()`, called after a checkpoint was
