@@ -181,7 +181,7 @@ class Fakes:
         self.patch, self.launched, self.asked = patch, [], []
         self.room = launch.kernels
         pool = ThreadPoolExecutor(2)
-        for name, value in {"_made_ready": lambda device: True,
+        for name, value in {"_make_ready": lambda device: None,
                             "_launch": lambda handle, *_: self.launched.append(handle), "_current_device": lambda: 0,
                             "_current_stream": lambda: SimpleNamespace(ptr=0, is_capturing=lambda: False)}.items():
             patch.setattr(self.room, name, value)

@@ -319,7 +319,7 @@ class Driver:
         self.before: Callable[[], None] = lambda: None
         self.launched: list[int] = []
         function = types.SimpleNamespace(kernel=types.SimpleNamespace(ptr=1))
-        for name, value in {"_launch": self.launch, "_current_device": lambda: 0, "_made_ready": lambda device: True,
+        for name, value in {"_launch": self.launch, "_current_device": lambda: 0, "_make_ready": lambda device: None,
                             "_current_stream": lambda: types.SimpleNamespace(ptr=0)}.items():
             patch.setattr(launch, name, value)
         module = types.SimpleNamespace(get_function=lambda name: function)

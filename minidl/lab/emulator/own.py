@@ -170,7 +170,7 @@ class Emulator(Compiler):
                      for name, fact in {**FACTS, "multiprocessors": self.multiprocessors}.items()}
             for name, value in {"_module": module, "_launch": self._launch, "_ndarray": Memory, "empty": memory.empty,
                                 "_current_device": lambda: 0, "_current_stream": lambda: stream,
-                                "_made_ready": lambda device: True, **facts}.items():
+                                "_make_ready": lambda device: None, **facts}.items():
                 for room in (launch, launch.device, launch.grid, launch.kernels, launch.memory):
                     if hasattr(room, name):
                         replace(room, name, value)

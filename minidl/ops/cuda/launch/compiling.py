@@ -60,8 +60,7 @@ def _compiled(file: str, text: str, constants: tuple[Constant, ...], device: int
 
 # ---------------------------------------------------------------- dry calls
 class _Thread(threading.local):
-    """devices: on which this thread launches: it has entered their contexts, which the driver's call takes for granted.
-    dry: see `dry`."""
+    """devices: whose context this thread has entered, which the driver's call takes for granted; dry: see `dry`."""
 
     dry = False
 
@@ -76,12 +75,11 @@ thread = _Thread()
 def dry() -> Iterator[None]:
     """Within it this thread's launches are left out: kernels are only compiled. Results hold anything. What CuPy
     itself launches does run."""
-    before = thread.dry, thread.devices
-    thread.dry, thread.devices = True, set()
+    before, thread.dry = thread.dry, True
     try:
         yield
     finally:
-        thread.dry, thread.devices = before
+        thread.dry = before
 
 
 def is_dry() -> bool:

@@ -113,9 +113,11 @@ class Kernel:
     @poison.behind_a_fill
     def _start(self, grid_x: int, grid_y: int, grid_z: int, block_x: int, block_y: int, block_z: int, shared: int,
                *arguments: Any) -> None:
-        device = _current_device()
-        if device not in thread.devices and not _made_ready(device):
+        if thread.dry:
             return
+        device = _current_device()
+        if device not in thread.devices:
+            _make_ready(device)
         stream = _current_stream().ptr
         try:
             packed = self._free.pop()
@@ -198,10 +200,6 @@ _ONES = {1: (1, 1), 2: (1,), 3: ()}        # what makes three axes of a grid or 
 _launch = cupy.cuda.driver.launchKernel
 
 
-def _made_ready(device: int) -> bool:
-    """Enter a device's context, but for a dry call, which launches nothing."""
-    if thread.dry:
-        return False
+def _make_ready(device: int) -> None:
     cupy.cuda.runtime.setDevice(device)
     thread.devices.add(device)
-    return True
