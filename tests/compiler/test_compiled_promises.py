@@ -943,45 +943,6 @@ def a_date_that_the_step_imports(w: World) -> None:
     at_a_time(w, step)
 
 
-@refused
-def what_a_text_names(w: World) -> None:
-    call = w.compile(lambda x: x * eval("len(os.sep)"))
-    for i in range(CALLS):
-        call(numbers(1, i))
-
-
-@refused
-def a_text_that_is_run(w: World) -> None:
-    def step(x: Tensor) -> Tensor:
-        found: dict[str, float] = {}
-        exec("found['factor'] = len(os.sep)", {"os": os, "found": found})
-        return x * found["factor"]
-    call = w.compile(step)
-    for i in range(CALLS):
-        call(numbers(1, i))
-
-
-@refused
-def how_many_classes_are_of_a_kind(w: World) -> None:
-    class Base:
-        pass
-    call = w.compile(lambda x: x * (1 + len(Base.__subclasses__())))
-    for i in range(CALLS):
-        call(numbers(1, i))
-
-
-@equal
-def a_net_that_is_set_to_evaluation_within(w: World) -> None:
-    net = nn.Sequential(nn.Dropout(0.5))
-
-    def step(x: Tensor) -> Tensor:
-        net.eval()
-        return net(x)
-    call = w.compile(step)
-    for i in range(CALLS):
-        call(numbers(1, i))
-
-
 @equal
 def a_clock_for_its_own_sake(w: World) -> None:
     start = datetime.datetime(2024, 1, 1)

@@ -44,7 +44,6 @@ _CLOCKS = {"time", "datetime"}             # modules, and what tells the same in
 _TELLS_TIME = {"now", "today", "utcnow", "localtime", "gmtime", "ctime", "asctime", "strftime"}
 _ANY_ATTRIBUTE = {"vars", "__dict__", "getattr"}       # code with one of these may read any attribute,
 _ANY_GLOBAL = {"globals", "modules", "__globals__"}    # and with one of these any global that it has a word for
-_ANYTHING = {"eval", "exec"}               # of Python's functions, those whose text may read what code does not name
 
 
 @functools.cache
@@ -251,10 +250,6 @@ class Names:
         read, words, imports = _mentioned(function.__code__)
         names = read
         self._words |= words
-        unseen = (_ANYTHING & read) - function.__globals__.keys() or {"__subclasses__"} & words
-        if unseen and not self.refused:
-            self.refused = (f"what {min(unseen)!r} finds in {function.__name__}, which its code does not name; write "
-                            "it there, or pass it as an argument")
         self._imported(imports, function.__globals__.get("__package__") or "")
         self.facts.function(function, what)
         self._spaces.append((vars(function), what, set(), True))
