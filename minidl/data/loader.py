@@ -347,10 +347,10 @@ def _copied(part: object) -> object:
     """A part of an item as a copy; itself where Python cannot copy it, such as an open file."""
     if isinstance(part, list):
         return [mapped(_copied, each) for each in part]
-    own = getattr(part, "clone", getattr(part, "copy", None))      # an array's, a picture's
+    own = getattr(part, "clone", getattr(part, "copy", None)) if hasattr(part, "__array__") else None
     try:
-        return own() if callable(own) else copy.deepcopy(part)
-    except (TypeError, copy.Error):        # a pathlib.Path's copies the file, to a place that it must be told
+        return own() if own else copy.deepcopy(part)   # others' copy() may share what they hold, or copy a path's file
+    except (TypeError, copy.Error):
         return part
 
 

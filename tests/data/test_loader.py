@@ -6,6 +6,7 @@ import gc
 import json
 import re
 import threading
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -709,19 +710,15 @@ def test_a_transform_in_place_changes_no_object() -> None:
         if isinstance(it, Own):
             it.value += 1
             return np.array([it.value]), label
-        if isinstance(it, bytearray):
+        if isinstance(it, (bytearray, deque)):
             it[0] += 1
-            return np.array([it[0]]), label
+            return np.array([it[0]]).reshape(1), label
         it.putpixel((0, 0), it.getpixel((0, 0)) + 1)
         return np.array(it).max(keepdims=True)[0], label
     pillow = pytest.importorskip("PIL.Image")
-    for make in (Own, lambda: bytearray([7]), lambda: pillow.new("L", (2, 2), 7)):
+    for make in (Own, lambda: bytearray([7]), lambda: deque([np.array(7)]), lambda: pillow.new("L", (2, 2), 7)):
         loader = data.DataLoader([(make(), i) for i in range(4)], 2, transform=change, shuffle=False)
         assert [int(next(iter(loader))[0].max()) for _ in range(3)] == [8, 8, 8]
-    class Place:
-        def copy(self, target: str) -> None:
-            """As pathlib.Path has it from Python 3.14 on."""
-
-    for kept in (threading.Lock(), Place()):
-        batches = data.DataLoader([(kept, 1)], 1, transform=lambda it, label, kept=kept: (int(it is kept), label))
-        assert next(iter(batches))[0].tolist() == [1]
+    kept = threading.Lock()
+    batches = data.DataLoader([(kept, 1)], 1, transform=lambda it, label: (int(it is kept), label))
+    assert next(iter(batches))[0].tolist() == [1]
