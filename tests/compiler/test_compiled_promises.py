@@ -943,6 +943,49 @@ def a_date_that_the_step_imports(w: World) -> None:
     at_a_time(w, step)
 
 
+FACTORS = np.ones(2)
+TEXT = "float(FACTORS[0])"
+
+
+@equal
+def a_global_that_a_text_names(w: World) -> None:
+    in_a_closure = "FACTORS[1] + 1"
+
+    def step(x: Tensor) -> Tensor:
+        found: dict[str, float] = {}
+        exec("found['factor'] = FACTORS.sum()", globals(), {"found": found})
+        return x * eval("FACTORS[0]") + eval(TEXT) + float(eval(in_a_closure)) * found["factor"]
+    global FACTORS
+    FACTORS, call = np.ones(2), w.compile(step)
+    for i in range(3 * CALLS):
+        call(numbers(1, i))
+        if i % 3 == 2:
+            FACTORS[i % 2] += 1
+        if i == CALLS:
+            FACTORS = np.full(2, 5.0)
+
+
+@refused
+def how_many_classes_are_of_a_kind(w: World) -> None:
+    class Base:
+        pass
+    call = w.compile(lambda x: x * (1 + len(Base.__subclasses__())))
+    for i in range(CALLS):
+        call(numbers(1, i))
+
+
+@equal
+def a_net_that_is_set_to_evaluation_within(w: World) -> None:
+    net = nn.Sequential(nn.Dropout(0.5))
+
+    def step(x: Tensor) -> Tensor:
+        net.eval()
+        return net(x)
+    call = w.compile(step)
+    for i in range(CALLS):
+        call(numbers(1, i))
+
+
 @equal
 def a_clock_for_its_own_sake(w: World) -> None:
     start = datetime.datetime(2024, 1, 1)

@@ -16,6 +16,7 @@ import itertools
 import operator
 import os
 import random
+import re
 import site
 import sys
 import weakref
@@ -43,7 +44,8 @@ _UNSEEN = {"builtins.memoryview", "torch.Tensor", "multiprocessing.sharedctypes.
 _CLOCKS = {"time", "datetime"}             # modules, and what tells the same in two recordings and another hour later
 _TELLS_TIME = {"now", "today", "utcnow", "localtime", "gmtime", "ctime", "asctime", "strftime"}
 _ANY_ATTRIBUTE = {"vars", "__dict__", "getattr"}       # code with one of these may read any attribute,
-_ANY_GLOBAL = {"globals", "modules", "__globals__"}    # and with one of these any global that it has a word for
+_ANY_GLOBAL = {"globals", "modules", "__globals__"}    # and with one of these any global that it has a word for,
+_RUNS_TEXT = {"eval", "exec"}              # or that a text names which stands in it or in what it reads
 
 
 @functools.cache
@@ -105,10 +107,17 @@ def _mentioned(code: CodeType) -> tuple[frozenset[str], ...]:
             words |= inner[1]
             imports |= inner[2]
         elif isinstance(constant, str):
+            if _RUNS_TEXT.intersection(code.co_names):
+                words |= _named(constant)
             if constant.isidentifier():    # getattr(x, "name")
                 words.add(constant)
             imports |= {constant} if _IMPORTS.intersection(code.co_names) else set()
     return frozenset(names), frozenset(words), frozenset(imports)
+
+
+def _named(text: str) -> set[str]:
+    """What a text may name, if it is run."""
+    return set(re.findall(r"[^\W\d]\w*", text))
 
 
 class Names:
@@ -119,6 +128,7 @@ class Names:
         self.refused = ""                  # what cannot be seen to change, and the way out
         self._seen: dict[int, Any] = {}    # what was reached, by id; held, so that no id is used again
         self._words: set[str] = set()      # that code mentions
+        self._texts: list[str] = []        # that were met
         # Dicts of attributes: with a name, the words looked up there so far, and whether it is the user's: then what
         # is found is followed, and code with getattr may read any of it.
         self._spaces: list[tuple[Any, str, set[str], bool]] = []
@@ -131,12 +141,17 @@ class Names:
         self._waiting.append((value, what))
         while self._waiting or self._look_up():
             value, what = self._waiting.pop()
+            if isinstance(value, str):
+                self._texts.append(value)
             if id(value) not in self._seen and not isinstance(value, (*PLAIN, Tensor)):
                 self._seen[id(value)] = value
                 self._visit(value, what)
         if self._clock and (words := self._words & _TELLS_TIME) and not self.refused:
             self.refused = (f"the clock ({min(words)!r}, of {self._clock!r}), which a replay would not look at; pass "
                             "what it is read for as an argument")
+        if "__subclasses__" in self._words and not self.refused:
+            self.refused = ("which classes there are, by '__subclasses__', which a replay would not look at; pass what "
+                            "it is read for as an argument")
 
     def mentions(self, word: str) -> bool:
         """Whether code that was met has this word."""
@@ -148,6 +163,8 @@ class Names:
 
     def _look_up(self) -> bool:
         """Look up words that were met since in all dicts of attributes; whether that gave something to follow."""
+        if not self._words.isdisjoint(_RUNS_TEXT):
+            self._words.update(*map(_named, self._texts))
         for space, what, looked, users in self._spaces:
             words = set(space) if self._words & _ANY_ATTRIBUTE and users else self._words
             for word in words - looked:
@@ -256,6 +273,8 @@ class Names:
         self.facts.names(vars(function), what)
         if words & _ANY_GLOBAL:
             names |= words
+        if read & _RUNS_TEXT:
+            self._spaces.append((function.__globals__, function.__module__, set(), True))
         for name in sorted(names & function.__globals__.keys()):
             self.facts.entry(function.__globals__, name, function.__globals__[name], f"the global {name!r}")
             self._waiting.append((function.__globals__[name], name))
