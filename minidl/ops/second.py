@@ -214,7 +214,7 @@ RULES |= {name: getattr(room, name) for room, names in (
     (functions, "sin cos log1p expm1 erf sign round floor ceil floor_divide remainder"),
     (select, "abs maximum minimum where"), (activation, "sigmoid tanh relu"),
     (units, "softplus silu elu gelu leaky_relu hardsigmoid")) for name in names.split()}
-RULES |= {name: _constant(name) for name in ("ones_like", "argmax", "argmin", "one_hot")}
+RULES |= {name: _constant(name) for name in ("ones_like", "zeros_like", "argmax", "argmin", "one_hot")}
 RULES |= {"tril": lambda x, diagonal=0: functions.tril(x, diagonal=diagonal),
           "triu": lambda x, diagonal=0: functions.triu(x, diagonal=diagonal)}
 RULES |= {"copy": arrange.clone, "gelu_tanh": lambda x: units.gelu(x, approximate="tanh"), "gelu_grad_x": _gelu_grad_x,

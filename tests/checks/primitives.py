@@ -513,6 +513,15 @@ def by_pairs(shape: tuple[int, ...], count: tuple[int, ...], dtype: Any) -> None
     agrees(lambda k, x, i, j: [k.getitem(x, of) for of in (i, (slice(None), j), (i, j))], x, i, j)
 
 
+def by_place(shape: tuple[int, ...], dtype: Any) -> None:
+    """Triangles on both sides of diagonals, also beyond the matrix and of a turned one; and the 1 of each label."""
+    x = np.random.default_rng(1).integers(0, 2 if dtype == np.bool_ else 100, shape).astype(dtype)
+    for diagonal in (-2, 0, 1, 10**12, -10**12):
+        agrees(lambda k, x, at=diagonal: [k.tril(x, at), k.triu(x, at), k.tril(x.swapaxes(-1, -2), at)], x)
+    for of in (np.int64, np.int32, np.uint8):
+        agrees(lambda k, labels: k.one_hot(labels, 100), x.astype(of))
+
+
 def along_an_axis(shape: tuple[int, ...], taken: int, axis: int, once: bool, dtype: type) -> None:
     """Values by their numbers, from either end, and their gradients; of an index that is smaller along other axes, or
     names no place twice."""

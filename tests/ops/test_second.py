@@ -34,6 +34,7 @@ CLOSURES: dict[str, Callable[..., Any]] = {
     "sub and le": lambda k, gy, x: k.where(k.le(x, 1), k.sub(gy, x), k.mul(gy, x)),
     "maximum and ge": lambda k, gy, x: k.where(k.ge(x, 1), gy, k.maximum(gy, x)),
     "minimum and ne": lambda k, gy, x: k.where(k.ne(x, 1), k.minimum(gy, x), gy),
+    "zeros_like": lambda k, gy, x: k.mul(gy, k.add(x, k.zeros_like(x))),
     "pow and ones_like": lambda k, gy, x: k.mul(gy, k.pow(x, k.mul(k.ones_like(x), 3))),
     "clip": lambda k, gy, x: k.mul(gy, k.clip(x, 0.7, 1.4)),
     "softmax": lambda k, gy, x: k.mul(gy, k.softmax(x, 1)),
@@ -188,7 +189,7 @@ def cut(rule: Callable[..., Any], at: int) -> Callable[..., Any]:
 # Rules whose results do not depend on these arguments but by what they decide: (rule, argument)
 DECIDE = {(name, 1) for name in ("relu_grad_x", "leaky_relu_grad_x", "hardsigmoid_grad_x", "clip_grad_x")} | {
     ("where", 0), ("max_grad_x", 1), ("max_grad_x", 2)} | {
-    (name, 0) for name in ("ones_like", "sign", "round", "floor", "ceil")} | {
+    (name, 0) for name in ("ones_like", "zeros_like", "sign", "round", "floor", "ceil")} | {
     (name, at) for name in ("gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin", "floor_divide") for at in (0, 1)}
 TRUTHS = {"gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin"}            # which are no floating numbers
 

@@ -64,7 +64,7 @@ def sign(k, x: Tensor):
     >>> sign(Tensor([-3.0, 0.0, 5.0])).tolist()
     [-1.0, 0.0, 1.0]
     """
-    return k.sign(x), lambda gy, need: (k.mul(k.ones_like(gy), 0),)
+    return k.sign(x), lambda gy, need: (k.zeros_like(gy),)
 
 
 @op
@@ -74,19 +74,19 @@ def round(k, x: Tensor):
     >>> round(Tensor([0.5, 1.5, 2.5, -0.7])).tolist()
     [0.0, 2.0, 2.0, -1.0]
     """
-    return (k.round(x) if x.dtype.kind == "f" else k.copy(x)), lambda gy, need: (k.mul(k.ones_like(gy), 0),)
+    return (k.round(x) if x.dtype.kind == "f" else k.copy(x)), lambda gy, need: (k.zeros_like(gy),)
 
 
 @op
 def floor(k, x: Tensor):
     """The largest integer that is not above x."""
-    return (k.floor(x) if x.dtype.kind == "f" else k.copy(x)), lambda gy, need: (k.mul(k.ones_like(gy), 0),)
+    return (k.floor(x) if x.dtype.kind == "f" else k.copy(x)), lambda gy, need: (k.zeros_like(gy),)
 
 
 @op
 def ceil(k, x: Tensor):
     """The smallest integer that is not below x."""
-    return (k.ceil(x) if x.dtype.kind == "f" else k.copy(x)), lambda gy, need: (k.mul(k.ones_like(gy), 0),)
+    return (k.ceil(x) if x.dtype.kind == "f" else k.copy(x)), lambda gy, need: (k.zeros_like(gy),)
 
 
 def _numbers(name: str, x: Number, y: Number) -> None:

@@ -100,7 +100,7 @@ PRIMITIVES: dict[str, Primitive] = {
     **dict.fromkeys(("exp", "log", "sqrt", "gt", "ge", "lt", "le", "eq", "ne", "copy"), PLAIN),
     **dict.fromkeys(("abs", "sign", "maximum", "minimum", "where", "cast", "clip", "clip_grad_x"), PLAIN),
     **dict.fromkeys(("sin", "cos", "log1p", "expm1", "erf", "floor", "ceil", "round"), PLAIN),
-    **dict.fromkeys(("floor_divide", "remainder", "tril", "triu", "one_hot", "unique"), PLAIN),
+    **dict.fromkeys(("floor_divide", "remainder", "tril", "triu", "one_hot", "unique", "zeros_like"), PLAIN),
     **dict.fromkeys(("rsqrt", "rsqrt_grad_x"), PLAIN),
     **dict.fromkeys(ACTIVATIONS, Primitive("i", "i", "activation")),
     **dict.fromkeys((f"{act}_grad_x" for act in ACTIVATIONS), Primitive("ii", "i", "activation_grad_x")),

@@ -16,7 +16,7 @@ __all__ = [
     "add", "argmax", "concatenate", "copy", "div", "eq", "exp", "ge", "getitem", "getitem_grad_x", "gt", "le",
     "log", "lt", "matmul", "matmul_grad_x", "matmul_grad_y", "max", "max_grad_x", "mean", "mul", "ne", "neg",
     "ones_like", "pow", "pow_grad_p", "pow_grad_x", "reshape", "setitem", "spread", "sqrt", "sub", "sum", "sum_to",
-    "transpose",
+    "transpose", "zeros_like",
 ]
 
 # ---------------------------------------------------------------- elementwise, as NumPy names them
@@ -45,6 +45,10 @@ def copy(x: Array) -> Array:
 
 def ones_like(x: Array) -> Array:
     return np.ones_like(x)
+
+
+def zeros_like(x: Array) -> Array:
+    return np.zeros_like(x)
 
 
 def pow_grad_x(gy: Array, x: Array, p: Array) -> Array:

@@ -2,4 +2,5 @@
 
 from .join import *
 from .order import *
+from .places import *
 from .take import *

@@ -1,4 +1,4 @@
-// Up to 128 copies in one launch: boxes of up to 4 axes, each with strides of its own on either side, which may be
+// Up to 128 copies in one launch: boxes of up to 6 axes, each with strides of its own on either side, which may be
 // negative where one reads. blockIdx.y is the number of a copy.
 //
 // The table, passed by value, holds of each copy where it is read and written (read nowhere, 0: then all of it is
@@ -8,8 +8,8 @@
 
 #define PARTS 128
 #define KINDS 8
-#define AXES 4
-#define ALL_AXES 32  // KINDS * AXES
+#define AXES 6
+#define ALL_AXES 48  // KINDS * AXES
 #define AHEAD 4      // values that a thread reads before it writes them
 #define TILE 1536    // values of a tile with its padding, see copy_tiles
 #ifndef UNIT

@@ -60,7 +60,8 @@ def _compiled(file: str, text: str, constants: tuple[Constant, ...], device: int
 
 # ---------------------------------------------------------------- dry calls
 class _Thread(threading.local):
-    """devices: whose context this thread has entered, which the driver's call takes for granted; dry: see `dry`."""
+    """devices: on which this thread launches: it has entered their contexts, which the driver's call takes for granted.
+    dry: see `dry`."""
 
     dry = False
 
@@ -75,11 +76,12 @@ thread = _Thread()
 def dry() -> Iterator[None]:
     """Within it this thread's launches are left out: kernels are only compiled. Results hold anything. What CuPy
     itself launches does run."""
-    before, thread.dry = thread.dry, True
+    before = thread.dry, thread.devices
+    thread.dry, thread.devices = True, set()
     try:
         yield
     finally:
-        thread.dry = before
+        thread.dry, thread.devices = before
 
 
 def is_dry() -> bool:

@@ -113,10 +113,10 @@ class Kernel:
     @poison.behind_a_fill
     def _start(self, grid_x: int, grid_y: int, grid_z: int, block_x: int, block_y: int, block_z: int, shared: int,
                *arguments: Any) -> None:
-        if thread.dry:
-            return
         device = _current_device()
-        if device not in thread.devices:
+        if device not in thread.devices:   # there are none in a dry call
+            if thread.dry:
+                return
             _make_ready(device)
         stream = _current_stream().ptr
         try:

@@ -27,9 +27,17 @@ extern "C" __global__ void dropout(const REAL* x, REAL* y, unsigned size, float 
         key0 = keys[0];
         key1 = keys[1];
     }
-    unsigned bits = at_least(p, THREAD, key0, key1), lane = threadIdx.x % 32, first = (THREAD - lane) * 8;
+    const unsigned lane = threadIdx.x % 32, first = (THREAD - lane) * 8 + lane;
+    REAL own[8];  // read before the draws, which take as long
+#pragma unroll
     for (unsigned step = 0; step < 8; step++) {
-        unsigned holder = __shfl_sync(~0u, bits, step * 4 + lane / 8), i = first + step * 32 + lane;
-        if (i < size) y[i] = holder >> lane % 8 & 1 ? x[i] / keep : (REAL)0;
+        const unsigned i = first + step * 32;
+        own[step] = i < size ? x[i] : (REAL)0;
+    }
+    const unsigned bits = at_least(p, THREAD, key0, key1);
+#pragma unroll
+    for (unsigned step = 0; step < 8; step++) {
+        const unsigned holder = __shfl_sync(~0u, bits, step * 4 + lane / 8), i = first + step * 32;
+        if (i < size) y[i] = holder >> lane % 8 & 1 ? own[step] / keep : (REAL)0;
     }
 }

@@ -12,11 +12,12 @@ import numpy as np
 from ....common import choice, shared
 from ....common.primitives import Array
 from ... import launch
+from ...indexing.copies import copy_into
 
 __all__ = [
-    "abs", "add", "ceil", "clip", "clip_grad_x", "cos", "div", "eq", "erf", "exp", "expm1", "floor", "ge", "gt", "le",
-    "log", "log1p", "lt", "maximum", "minimum", "mul", "ne", "neg", "pow", "pow_grad_p", "pow_grad_x", "round", "rsqrt",
-    "rsqrt_grad_x", "sign", "sin", "sqrt", "sub",
+    "abs", "add", "cast", "ceil", "clip", "clip_grad_x", "cos", "div", "eq", "erf", "exp", "expm1", "floor", "ge", "gt",
+    "le", "log", "log1p", "lt", "maximum", "minimum", "mul", "ne", "neg", "pow", "pow_grad_p", "pow_grad_x", "round",
+    "rsqrt", "rsqrt_grad_x", "sign", "sin", "sqrt", "sub",
 ]
 
 FILE = "layers/activation/formulas.cu"
@@ -92,6 +93,16 @@ def _lies(out: cupy.ndarray | None, *given: Array | float) -> bool:
     return all(each._c_contiguous for each in arrays) or launch.one_order(arrays) is not None
 
 
+def _lying_as(out: cupy.ndarray, x: Array) -> Array:
+    """x in the order in which out lies, or as it is."""
+    if not isinstance(x, cupy.ndarray) or x.strides == out.strides:
+        return x
+    order = sorted(range(out.ndim), key=lambda axis: -out.strides[axis])
+    y = launch.fresh(tuple(out.shape[axis] for axis in order), x.dtype)
+    copy_into([(y, x.transpose(order))])
+    return y.transpose(np.argsort(order).tolist())
+
+
 def _two(name: str, x: Array, y: Array, out: Array | None = None) -> Array:
     """Numbers take an array's place: the first p, the second q."""
     one, two = isinstance(x, cupy.ndarray), isinstance(y, cupy.ndarray)
@@ -108,7 +119,11 @@ def _of_one(name: str, other: Callable[..., Array]) -> Callable[..., Array]:
 
 def _of_two(name: str, other: Callable[..., Array]) -> Callable[..., Array]:
     def primitive(x: Array, y: Array, out: Array | None = None) -> Array:
-        return _two(name, x, y, out) if _goes(x, y) and _lies(out, x, y) else other(x, y, out=out)
+        if not _goes(x, y):
+            return other(x, y, out=out)
+        if out is not None and not _lies(out, x, y) and _lies(out, out):
+            x, y = _lying_as(out, x), _lying_as(out, y)
+        return _two(name, x, y, out) if _lies(out, x, y) else other(x, y, out=out)
     return primitive
 
 
@@ -149,9 +164,20 @@ def pow_grad_p(gy: Array, x: Array, y: Array) -> Array:
 
 
 def clip(x: Array, low: float | None, high: float | None, out: Array | None = None) -> Array:
-    if not (_goes(x) and _lies(out, x)):
+    if not _goes(x):
         return choice.clip(x, low, high, out)
+    if out is not None and not _lies(out, x):
+        copy_into([(out, clip(x, low, high))])
+        return out
     return _formula("bounded", x, None, -math.inf if low is None else low, math.inf if high is None else high, out)
+
+
+def cast(x: Array, dtype: str) -> Array:
+    """In the order in which x lies in memory, if it has no gaps."""
+    order = launch.one_order([x])
+    if order is None:
+        return choice.cast(x, dtype)
+    return choice.cast(x.transpose(order), dtype).transpose(np.argsort(order).tolist())
 
 
 def clip_grad_x(gy: Array, x: Array, low: float | None, high: float | None) -> Array:

@@ -50,8 +50,8 @@ def in_squares(g: PoolGeometry) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _tiling(g: PoolGeometry) -> Tiling | None:
-    """For windows that tile the image and whose rows fit shared memory; None for all others."""
-    if not _tiles(g):
+    """For windows that tile the image and whose rows fit shared memory; None for all others, and for large ones."""
+    if not _tiles(g) or g.kh * g.kw > MAX_AREA:
         return None
     rows, band = g.n * g.c * g.oh, max(1, BAND // g.w)
     pitch = 32 * launch.blocks(band * g.ow, 32) + 32 // g.kw
