@@ -171,9 +171,6 @@ class Recorder(Listener):
         self.slot("constant", array)
         return tensor.backend_of(wrap(array)).copy(array)
 
-    def cast(self, t: Tensor, array: Array, dtype: np.dtype) -> Array:
-        return tensor.backend_of(t).cast(array, dtype.name)
-
     def made(self, t: Tensor, of_data: bool = False) -> None:
         """A Tensor that the step made, of a value that the program knows: new data are refused. It must not outlive the
         step, unless it is returned."""

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .contexts import context
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from .tensor import Tensor
 
 T = TypeVar("T")
@@ -79,9 +77,8 @@ class Listener:
         """An array that shapes and plain numbers alone decide: as a Tensor is to hold it."""
         return array
 
-    def cast(self, t: Tensor, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """A Tensor's array, or what it is on another device, in another dtype."""
-        return array.astype(dtype)
+    def cast(self) -> None:
+        """A Tensor is about to be converted with .to()."""
 
     def made(self, t: Tensor, of_data: bool = False) -> None:
         """A Tensor is made around what a primitive gave, or of data."""

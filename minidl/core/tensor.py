@@ -274,7 +274,8 @@ class Tensor(Attached):
             mode.recorder.refuse("moves a Tensor, or converts one that requires a gradient, with .to()",
                                  READ_OUTSIDE if device == "cpu" else "do it outside the step")
         if dtype is not None and np.dtype(dtype) != array.dtype:
-            array = mode.recorder.cast(self, array, np.dtype(dtype))
+            mode.recorder.cast()
+            array = backend_of(self if array is self._data else wrap(array)).cast(array, np.dtype(dtype).name)
         if array is self._data:
             return self
         if self.node is not None:

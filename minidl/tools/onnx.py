@@ -141,7 +141,7 @@ class _Trace(Listener):
     def refuse(self, what: str, way_out: str = "do it outside the step") -> NoReturn:
         raise ValueError(f"onnx.export: the net {what}, which a file cannot repeat; {way_out}")
 
-    def cast(self, t: Tensor, array: np.ndarray, dtype: np.dtype) -> NoReturn:
+    def cast(self) -> NoReturn:
         self.refuse("converts a Tensor with .to()")
 
     def change(self, t: Tensor, on_tape: bool = False) -> None:

@@ -164,11 +164,8 @@ def pow_grad_p(gy: Array, x: Array, y: Array) -> Array:
 
 
 def clip(x: Array, low: float | None, high: float | None, out: Array | None = None) -> Array:
-    if not _goes(x):
+    if not (_goes(x) and _lies(out, x)):
         return choice.clip(x, low, high, out)
-    if out is not None and not _lies(out, x):
-        copy_into([(out, clip(x, low, high))])
-        return out
     return _formula("bounded", x, None, -math.inf if low is None else low, math.inf if high is None else high, out)
 
 

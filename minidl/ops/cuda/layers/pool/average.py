@@ -50,8 +50,8 @@ def in_squares(g: PoolGeometry) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _tiling(g: PoolGeometry) -> Tiling | None:
-    """For windows that tile the image and whose rows fit shared memory; None for all others, and for large ones."""
-    if not _tiles(g) or g.kh * g.kw > MAX_AREA:
+    """For windows that tile the image and whose rows fit shared memory; None for all others."""
+    if not _tiles(g):
         return None
     rows, band = g.n * g.c * g.oh, max(1, BAND // g.w)
     pitch = 32 * launch.blocks(band * g.ow, 32) + 32 // g.kw
@@ -65,7 +65,7 @@ def _average(suffix: str, g: PoolGeometry, dtype: np.dtype,
              *constants: launch.Constant) -> tuple[launch.Plan, tuple[int | bytes, ...]]:
     """The launch of avg_pool2d ("") or of a gradient of it ("_grad_..."), and the numbers it takes last."""
     tiling = _tiling(g)
-    if tiling is None:
+    if tiling is None or (g.kh * g.kw > MAX_AREA and tiling.blocks < launch.multiprocessors()):
         plan = spread(f"avg_pool2d{suffix}", g, dtype, g.n * g.c * (g.h * g.w if suffix else g.oh * g.ow), *constants)
         return plan, (plan.struct,)
     columns, pitch = (tiling.band * g.ow, ()) if suffix else (g.kw * tiling.pitch, (tiling.pitch,))
