@@ -315,10 +315,11 @@ def test_products_of_y_and_dx_are_small_ones(most: int, monkeypatch: pytest.Monk
 
 def test_large_arrays_are_walked_over_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked(monkeypatch, parallel, "parallel_for")
-    for act, size in ((k.relu, parallel.CHUNK_BYTES), (k.leaky_relu, parallel.TEMPORARY_BYTES)):
+    for act, size in ((k.relu, parallel.CHUNK_BYTES), (k.gelu, parallel.TEMPORARY_BYTES)):
         for count, chunks in ((size // 8, 0), (size // 8 + 1, 2), (size // 2, 4)):
             asked.calls.clear()
-            np.testing.assert_array_equal(act(np.arange(0.0, count)), np.arange(0.0, count))
+            x = np.arange(40.0, 40.0 + count)                # beyond 40 both are x
+            np.testing.assert_array_equal(act(x), x)
             assert [-(-each // chunk) for each, chunk, _ in asked.calls] == ([chunks] if chunks else [])
 
 
@@ -442,6 +443,36 @@ def test_elements_beside_a_number_are_numpys(name: str, value: float, shape: tup
                 beside = each.copy()
                 getattr(k, name)(beside, value, out=beside)
                 np.testing.assert_array_equal(beside, got)
+
+
+def same_bits(got: Array, want: Array) -> None:
+    assert (got.shape, got.dtype) == (want.shape, want.dtype)
+    np.testing.assert_array_equal(got.view(f"u{got.itemsize}"), want.view(f"u{want.itemsize}"))
+
+
+@pytest.mark.parametrize("name", ["floor_divide", "remainder"])
+def test_quotients_of_many_are_numpys_to_the_bit(name: str) -> None:
+    """Of multiples of divisors of all sizes and of their neighbours, in any layout; and beside zeros, what is not
+    finite, and quotients that are too large for all digits."""
+    rng, ours, numpys = np.random.default_rng(7), getattr(k, name), getattr(np, name)
+    y = np.ldexp(rng.uniform(1, 2, (300, 400)), rng.integers(-149, 100, (300, 1))).astype(np.float32)
+    y *= rng.choice([-1, 1], y.shape).astype(np.float32)
+    x = y * np.trunc(np.ldexp(rng.uniform(-1, 1, y.shape), rng.integers(0, 21, y.shape))).astype(np.float32)
+    tiny, largest = np.finfo(np.float32).smallest_subnormal, np.finfo(np.float32).max
+    hostile = np.array([0, 1, 3, 1 / 3, tiny, 7 * tiny, largest, 1 << 21, 1 << 22, 1e9, np.inf, np.nan], np.float32)
+    hostile = np.concatenate([hostile, -hostile])
+    with np.errstate(all="ignore"):
+        for near in (x, np.nextafter(x, np.float32(np.inf)), np.nextafter(x, np.float32(-np.inf)), x * 0, x * 8):
+            same_bits(ours(near, y), numpys(near, y))
+        for a, b in [(x.T, y.T), (x[:, ::2], y[:, ::2]), (x, y[0]), (x[0], y[:, :1]), (x, 0.7), (5, y),
+                     (x, np.float64(2)), (x, np.float32(3)), (x, y.astype("d")), (x[:9], y[:9]), (x[0, 0], y),
+                     (x, np.ones(400, np.int8))]:
+            same_bits(ours(a, b), numpys(a, b))
+        for a, b in itertools.product(hostile, hostile):
+            many, divisors = np.full(5000, a), np.full(5000, b)
+            same_bits(ours(many, divisors), numpys(many, divisors))
+            many[1:], divisors[1:] = 7, -2
+            same_bits(ours(many, divisors), numpys(many, divisors))
 
 
 @pytest.mark.parametrize("shape", [(4,), (5000,), (70, 80), (300, 1000)], ids=str)
@@ -841,6 +872,36 @@ def test_gradients_go_back_to_where_an_index_took_them(index: Any, dtype: Any, m
         np.testing.assert_array_equal(k.getitem(x, index), x[index])
         gy = rng.standard_normal(x[index].shape)
         close(k.getitem_grad_x(gy, index, x.shape, False), shared.getitem_grad_x(gy, index, x.shape, False))
+
+
+@pytest.mark.parametrize("index", [np.s_[::-1], np.s_[..., ::-1, None], np.s_[:, 1::-1], np.s_[:0]], ids=str)
+def test_gradients_of_all_elements_are_stored_where_others_lay(index: Any) -> None:
+    """Each has one, so that nothing is left of what the memory held; or only some have."""
+    x = np.random.default_rng(15).standard_normal((400, 500))
+    parallel.empty(x.shape, x.dtype).fill(np.nan)
+    gy = x[index].copy()
+    np.testing.assert_array_equal(k.getitem_grad_x(gy, index, x.shape, True),
+                                  shared.getitem_grad_x(gy, index, x.shape, True))
+
+
+# ---------------------------------------------------------------- labels
+@pytest.mark.parametrize("shape", [(), (7,), (2, 0), (3, 5)], ids=str)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.uint64])
+def test_ones_at_labels_are_those_by_comparing(shape: tuple[int, ...], dtype: Any) -> None:
+    labels = np.random.default_rng(16).integers(0, 4, shape).astype(dtype)
+    same_bits(k.one_hot(labels, 4), choice.one_hot(labels, 4))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.uint64])
+def test_losses_are_of_each_row_at_its_label_in_any_order_of_memory(dtype: Any) -> None:
+    rng = np.random.default_rng(17)
+    log_p, labels, rows = rng.standard_normal((30, 7)), rng.integers(0, 7, 30).astype(dtype), np.arange(30)
+    for x in (log_p, np.asfortranarray(log_p), np.repeat(log_p, 2, 1)[:, ::2]):
+        loss, total = k.nll(x, labels, None, "none", 0.0, None)
+        np.testing.assert_array_equal(loss, -log_p[rows, labels])
+        assert total == 30
+        gx = k.cross_entropy_grad_x(np.array(1.0), x, labels, "sum", 0.0)
+        np.testing.assert_array_equal(gx, np.exp(log_p) - choice.one_hot(labels, 7))
 
 
 # ---------------------------------------------------------------- memory for large results

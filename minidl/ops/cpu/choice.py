@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+from collections.abc import Callable
 
 import numpy as np
 
 from ..common import choice, curves
 from ..common.curves import choose
 from ..common.primitives import Array, Flag
-from .parallel import REUSED_BYTES, TEMPORARY_BYTES, elementwise, images_per_chunk, parallel_for, straight
+from .parallel import REUSED_BYTES, TEMPORARY_BYTES, elementwise, images_per_chunk, parallel_for, scratch, straight
 
-__all__ = ["argsort", "clip", "clip_grad_x", "copy", "erf", "maximum", "minimum", "pow",
-           "reshape", "rsqrt", "rsqrt_grad_x", "tril", "triu", "where"]
+__all__ = ["argsort", "clip", "clip_grad_x", "copy", "erf", "floor_divide", "maximum", "minimum",
+           "pow", "remainder", "reshape", "rsqrt", "rsqrt_grad_x", "tril", "triu", "where"]
 
 MIN_SIZE = 4096                            # smaller ones are in a cache, and one call of NumPy is the least
+MAX_QUOTIENT = 1 << 21                     # up to here NumPy's of float32 err by less than a half: they are exact
 MIN_SHARE = 4                              # of a line: more of it are taken from all that are sorted
 
 
@@ -67,6 +69,45 @@ def maximum(x: Array | float, y: Array | float, out: Array | None = None) -> Arr
 
 def minimum(x: Array | float, y: Array | float, out: Array | None = None) -> Array:
     return np.clip(x, -np.inf, y, out=out) if _number_beside(x, y) else np.minimum(x, y, out=out)
+
+
+def _by_float64(plain: Callable[..., Array], fill: Callable[..., object], x: Array | float, y: Array | float) -> Array:
+    """plain(x, y), a function of floor(x / y); of many float32 by fill(result, y, and in float64 x, y and that floor).
+
+    NumPy's loops call fmod for each element. In float64 a quotient of float32 is not rounded to another integer. x less
+    so many divisors is rounded once there, and from there to float32 as if it were rounded once in all: NumPy's bits.
+    """
+    if np.broadcast(x, y).size < MIN_SIZE or np.result_type(x, y) != np.float32:
+        return plain(x, y)
+    others: list[bool] = []                # chunks that are not usual: then all is NumPy's, with its warnings here
+
+    def work(z: Array, y: Array, x: Array) -> None:
+        wide, divisor, q = scratch("wide", (3, *x.shape), np.float64)
+        np.copyto(wide, x)
+        np.copyto(divisor, y)
+        size = np.abs(y, out=z)
+        usual = np.min(size) > 0 and np.max(size) < np.inf                     # not NaN
+        if usual and np.min(np.divide(wide, divisor, out=q)) > -MAX_QUOTIENT and np.max(q) < MAX_QUOTIENT:
+            fill(z, y, wide, divisor, np.floor(q, out=q))
+        else:
+            others.append(True)
+    z = elementwise(work, *np.broadcast_arrays(*(np.asarray(each, np.float32) for each in (y, x))))
+    return plain(x, y) if others else z
+
+
+def _remainder(z: Array, y: Array, wide: Array, divisor: Array, q: Array) -> None:
+    q *= divisor
+    np.copyto(z, np.subtract(wide, q, out=q), casting="same_kind")
+    bits, sign = z.view(np.int32), scratch("sign", z.shape, np.int32)
+    bits |= np.bitwise_and(y.view(np.int32), -1 << 31, out=sign)       # a 0 has the divisor's sign too
+
+
+def floor_divide(x: Array | float, y: Array | float) -> Array:
+    return _by_float64(np.floor_divide, lambda z, y, wide, divisor, q: np.copyto(z, q, casting="same_kind"), x, y)
+
+
+def remainder(x: Array | float, y: Array | float) -> Array:
+    return _by_float64(np.remainder, _remainder, x, y)
 
 
 def pow(x: Array, p: Array | float, out: Array | None = None) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..common.curves import choose
 from ..common.primitives import Array
-from .parallel import TEMPORARY_BYTES, empty, parallel_for
+from .parallel import CHUNK_BYTES, TEMPORARY_BYTES, empty, parallel_for
 
 __all__ = ["dropout", "dropout_grad_x", "integers", "normal", "uniform"]
 
@@ -91,6 +91,9 @@ def dropout_grad_x(gy: Array, p: float, key: Key) -> Array:
 def _masked(x: Array, p: float, mask: Callable[[int, int], Array]) -> Array:
     y = empty(x.shape, x.dtype)
     values, results = x.reshape(-1), y.reshape(-1)
-    parallel_for(x.size, TEMPORARY_BYTES // 4,
-                 lambda i, j: choose(mask(i, j), values[i:j] / x.dtype.type(1 - p), 0, results[i:j]))
+
+    def work(i: int, j: int) -> None:
+        np.divide(values[i:j], x.dtype.type(1 - p), out=results[i:j])
+        choose(mask(i, j), results[i:j], 0, results[i:j])
+    parallel_for(x.size, CHUNK_BYTES // 4, work)
     return y

@@ -227,7 +227,7 @@ def _buffer(need: int) -> np.ndarray:
     return buffer
 
 
-def elementwise(work: Callable[..., None], *arrays: np.ndarray, chunk: int = TEMPORARY_BYTES) -> np.ndarray:
+def elementwise(work: Callable[..., None], *arrays: np.ndarray, chunk: int = CHUNK_BYTES) -> np.ndarray:
     """A new array from arrays of one shape: work(y, *arrays) fills a chunk of it, in any number of passes.
 
     Its elements lie in the order of the last array's, as NumPy's own functions have it: read across memory, each value

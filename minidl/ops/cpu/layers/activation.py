@@ -13,10 +13,10 @@ from ..reduce import max, sum
 from ..reduce.along import dots
 
 curves.scratch = scratch
-CHUNKS = dict.fromkeys(("relu", "sigmoid", "tanh"), CHUNK_BYTES)           # which need no arrays on the way
+CHUNKS = {"gelu": TEMPORARY_BYTES}         # which needs nine arrays
 VALUES, GRADIENTS = of_activations(
-    lambda act, x: elementwise(ALL[act].value, x, chunk=CHUNKS.get(act, TEMPORARY_BYTES)),
-    lambda act, gy, y: elementwise(ALL[act].grad, gy, y, chunk=CHUNKS.get(act, TEMPORARY_BYTES)))
+    lambda act, x: elementwise(ALL[act].value, x, chunk=CHUNKS.get(act, CHUNK_BYTES)),
+    lambda act, gy, y: elementwise(ALL[act].grad, gy, y, chunk=CHUNKS.get(act, CHUNK_BYTES)))
 _OWN = {primitive.__name__: primitive for primitive in (*VALUES.values(), *GRADIENTS.values())}
 globals().update(_OWN)
 

@@ -8,6 +8,7 @@ from ...common.curves import LOSSES
 from ...common.primitives import Array
 from ..parallel import elementwise
 from ..reduce import mean, sum
+from .loss import places
 
 __all__ = ["nll", "nll_grad_x", "pair_loss", "pair_loss_grad_target", "pair_loss_grad_x"]
 
@@ -66,12 +67,13 @@ def nll(log_p: Array, labels: Array, weight: Array | None, reduction: str, smoot
     """
     n, classes = log_p.shape
     at, counts, of_label = _targets(labels, weight, ignored, log_p.dtype)
-    losses = -_times(of_label * (1 - smoothing), log_p[np.arange(n), at])
+    of_rows = log_p.reshape(-1)[places(at, classes)] if log_p.flags.c_contiguous else log_p[np.arange(n), at]
+    losses = -_times(of_label * (1 - smoothing), of_rows)
     if smoothing:
         spread = np.reshape(counts * (smoothing / max(1, classes)), (-1, 1)) * (1 if weight is None else weight)
         losses -= np.sum(_times(spread, log_p), axis=1)
     total = log_p.dtype.type(n) if isinstance(of_label, float) else np.sum(of_label)
-    loss = losses if reduction == "none" else np.sum(losses)
+    loss = losses if reduction == "none" else losses.sum()
     if reduction == "mean":
         loss = loss / total if total != 0 else np.full_like(total, np.nan)
     return np.asarray(loss), np.asarray(total)
@@ -89,6 +91,5 @@ def nll_grad_x(gy: Array, classes: int, labels: Array, weight: Array | None, tot
     if smoothing:
         spread = _times(counts * (smoothing / max(1, classes)), each)
         gx -= np.reshape(spread, (-1, 1)) * (1 if weight is None else weight)
-    places = np.arange(0, n * classes, max(1, classes)) + at.astype(np.int64, copy=False)
-    gx.reshape(-1)[places] -= _times(of_label * (1 - smoothing), each)
+    gx.reshape(-1)[places(at, classes)] -= _times(of_label * (1 - smoothing), each)
     return gx

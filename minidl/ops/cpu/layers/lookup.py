@@ -11,8 +11,10 @@ from ...common import shared
 from ...common.primitives import Array, Index
 from ..parallel import TEMPORARY_BYTES, empty, images_per_chunk, parallel_for, scratch, straight
 from ..reduce import sum
+from .loss import places
 
-__all__ = ["add_parts", "embedding_grad_w", "getitem", "getitem_grad_x", "take_along", "take_along_grad_x"]
+__all__ = ["add_parts", "embedding_grad_w", "getitem", "getitem_grad_x", "one_hot", "take_along",
+           "take_along_grad_x"]
 
 TERMS = 8                                  # of a sum, one after the other, before these are added up in turn
 FEW_ROWS, MAX_TERMS = 16, 1 << 9           # rows that are sums by products; terms of such a product
@@ -28,6 +30,13 @@ def _order(ids: Array, rows: int) -> Array:
     for shift in range(16, rows.bit_length(), 16):
         order = order[np.argsort((ids[order] >> shift).astype(np.uint16), kind="stable")]
     return order
+
+
+def one_hot(labels: Array, classes: int) -> Array:
+    """As ops.common.choice.one_hot, of labels that are classes."""
+    y = np.zeros((*labels.shape, classes), np.int64)
+    y.reshape(-1)[places(labels.reshape(-1), classes)] = 1
+    return y
 
 
 def _take(x: Array, rows: Array) -> Array:
@@ -166,6 +175,10 @@ def getitem(x: Array, index: Index) -> Array:
 def getitem_grad_x(gy: Array, index: Index, shape: tuple[int, ...], once: bool) -> Array:
     """As ops.common.shared.getitem_grad_x; of whole rows by the sums of `embedding_grad_w`."""
     axis = _numbered(index)
+    if once and gy.size == math.prod(shape):           # nothing is left that would be 0
+        gx = empty(shape, gy.dtype)
+        gx[index] = gy
+        return gx
     if once or 0 in shape or gy.size == 0:
         return shared.getitem_grad_x(gy, index, shape, once)
     if axis >= 0:

@@ -24,10 +24,15 @@ def check_labels(labels: Array, classes: int, what: str = "cross_entropy: label"
                          f"{what.split()[-1]}s must be 0 to {classes - 1}")
 
 
+def places(labels: Array, classes: int) -> Array:
+    """Where each row's label lies among all values in C order. NumPy takes less time by one index than by two."""
+    return np.arange(0, len(labels) * classes, classes or 1) + labels.astype(np.int64, copy=False)
+
+
 def cross_entropy(x: Array, labels: Array, reduction: str, smoothing: float) -> tuple[Array, Array]:
     """(loss, log_p): -(1 - s) log_p[label] - s * mean of log_p, reduced; log_p (n,classes) for the gradient."""
     log_p = log_softmax(x, 1)
-    loss = -log_p[np.arange(len(labels)), labels]
+    loss = -log_p.reshape(-1)[places(labels, x.shape[1])]
     if smoothing:
         loss = (1 - smoothing) * loss - smoothing * log_p.mean(axis=1)
     if reduction == "none":
@@ -41,10 +46,10 @@ def cross_entropy(x: Array, labels: Array, reduction: str, smoothing: float) -> 
 def cross_entropy_grad_x(gy: Array, log_p: Array, labels: Array, reduction: str, smoothing: float) -> Array:
     """(softmax - target) * gy, with gy a number an image or one for all."""
     n, classes = log_p.shape
-    gx = np.exp(log_p)
+    gx = np.exp(log_p, order="C")
     if smoothing:
         gx -= smoothing / max(1, classes)
-    gx[np.arange(n), labels] -= 1 - smoothing
+    gx.reshape(-1)[places(labels, classes)] -= 1 - smoothing
     gx *= gy[:, None] if reduction == "none" else gy / n if reduction == "mean" and n else gy
     return gx
 

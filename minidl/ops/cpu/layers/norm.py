@@ -157,16 +157,17 @@ def _by_channel(each: Array, g: NormGeometry) -> Array:
     return each if g.across or g.channels == g.groups else np.repeat(each, g.channels // g.groups, 1)
 
 
-def _centered(x: Array, mean: Array, rstd: Array, g: NormGeometry) -> tuple[Array, Callable[[int, int], Array]]:
-    """(what is left of the means, d of some images): d is x less its mean where that is far from 0, else x itself."""
+def _centered(x: Array, mean: Array, rstd: Array, g: NormGeometry) -> tuple[Array, Callable[..., Array]]:
+    """(what is left of the means, d of some images): d is x less its mean where that is far from 0, else x itself; it
+    may lie in `out`."""
     far, images = np.abs(mean * rstd) > MAX_MEAN, x.reshape(g.n, g.groups, g.inner)
     if not far.any():
-        return mean, lambda i, j: images[i:j]
+        return mean, lambda i, j, out=None: images[i:j]
     center = np.where(far, mean, 0)
     subtract = _beside(center, g)
 
-    def of_images(i: int, j: int) -> Array:
-        d = scratch("norm", images[i:j].shape, x.dtype)
+    def of_images(i: int, j: int, out: Array | None = None) -> Array:
+        d = scratch("norm", images[i:j].shape, x.dtype) if out is None else out
         subtract(np.subtract, images[i:j], i, d)
         return d
     return mean - center, of_images
@@ -191,7 +192,8 @@ def normalized(x: Array, mean: Array, rstd: Array, w: Array | None, b: Array | N
 
         def of_rows(i: int, j: int) -> None:           # a product of matrices repeats faster than NumPy's loops
             each = scratch("norm each", (j - i, g.inner), x.dtype)
-            part = np.multiply(centered(i, j)[:, 0], np.matmul(scale_rows[i:j], weights, out=each), out=normal[i:j, 0])
+            part = normal[i:j, 0]
+            np.multiply(centered(i, j, normal[i:j])[:, 0], np.matmul(scale_rows[i:j], weights, out=each), out=part)
             part += np.matmul(shift_rows[i:j], shifts, out=each)
     else:
         scales = _by_channel(rstd, g)
@@ -200,7 +202,7 @@ def normalized(x: Array, mean: Array, rstd: Array, w: Array | None, b: Array | N
         scale, shift = _beside(scales, g), _beside(shifts if b is None else shifts + b, g)
 
         def of_rows(i: int, j: int) -> None:
-            scale(np.multiply, centered(i, j), i, normal[i:j])
+            scale(np.multiply, centered(i, j, normal[i:j]), i, normal[i:j])
             shift(np.add, normal[i:j], i, normal[i:j])
 
     parallel_for(g.n, _chunk(x, g), of_rows)
