@@ -6,7 +6,6 @@ A file of results/ is one run of one script, a JSON object:
     command     the command line
     date        of the run
     commit      that was measured; null where nobody noted it
-    origin      "measured", or where older figures were copied from
     note        what a reader has to know besides; may be left out
     machine     device, gpu, driver, cpu, cores, threads, load (average before the run)
     versions    of Python and of each library
@@ -43,7 +42,7 @@ Result = dict[str, Any]
 def about(benchmark: str, peers: Sequence[str], device: str, threads: int, **method: Any) -> Result:
     """All of a result but its rows, taken before the run."""
     return {"benchmark": benchmark, "command": command(sys.argv), "date": time.strftime("%Y-%m-%d"),
-            "commit": commit(), "origin": "measured", "machine": machine.facts(device, threads),
+            "commit": commit(), "machine": machine.facts(device, threads),
             "versions": machine.versions(peers, device), "limits": machine.limits(device), "method": method,
             "ratio": RATIO}
 
@@ -131,13 +130,8 @@ def commands(several: Sequence[Result]) -> list[str]:
 
 def facts(several: Sequence[Result]) -> list[str]:
     """Machine, versions, date and notes of one or more runs, a paragraph; what they share is said once."""
-    lines = [line for result in several for line in (machine_line(result), result.get("note"), copied(result)) if line]
+    lines = [line for result in several for line in (machine_line(result), result.get("note")) if line]
     return [" ".join(dict.fromkeys(lines)), ""]
-
-
-def copied(result: Result) -> str:
-    """A warning that digits are missing, and that the raw run cannot be looked at."""
-    return "" if result["origin"] == "measured" else "Copied from an older table, with its rounding."
 
 
 def machine_line(result: Result) -> str:

@@ -647,7 +647,7 @@ def test_means_are_of_the_seeds_that_got_there() -> None:
     found = [time_to_accuracy.Outcome(*of) for of in ((1.0, 10, 0.9), (None, 20, 0.8), (2.0, 20, 0.91))]
     some, none = (time_to_accuracy.row("lenet5", "3xtf32", peer, of)
                   for peer, of in (("torch", found), ("minidl", found[1:2])))
-    result = {"machine": {"cpu": "a CPU"}, "versions": {}, "date": "", "commit": None, "origin": "measured",
+    result = {"machine": {"cpu": "a CPU"}, "versions": {}, "date": "", "commit": None,
               "rows": [some, none]}
     report = time_to_accuracy.report([result])
     assert "| lenet5 | fp32 | torch | 2 of 3 | 1.500 | 0.500 | 1.000-2.000 | 15 | 87.00 % |" in report
@@ -820,9 +820,9 @@ def test_a_file_has_all_that_is_needed_to_judge_it(tmp_path: Path, capsys: pytes
     file = tmp_path / "step.json"
     shown = printed(train_step.main, capsys, *STEP, "--peers", "", "--json", str(file))
     found = json.loads(file.read_text())
-    assert list(found) == ["benchmark", "command", "date", "commit", "origin", "machine", "versions", "limits",
-                           "method", "ratio", "rows"]
-    assert (found["benchmark"], found["origin"], found["limits"]) == ("train_step", "measured", None)
+    assert list(found) == ["benchmark", "command", "date", "commit", "machine", "versions", "limits", "method",
+                           "ratio", "rows"]
+    assert (found["benchmark"], found["limits"]) == ("train_step", None)
     assert {"minidl", "NumPy", "Python"} < set(found["versions"])
     assert found["machine"]["threads"] == 1
     assert found["method"] == {"warmup": 1, "steps": 1, "repeats": 1, "in_a_row": 1}
