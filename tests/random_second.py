@@ -5,7 +5,9 @@
 A program is a few lines of Python that both libraries run: v0 and v1 (3,4), w (4,4), u and p images and filters. Its
 loss is differentiated, the gradients are weighed and summed, and this sum is differentiated again; every third program
 once more, but for those with normalisations, whose third derivatives differ from differences in PyTorch 2.13, and not
-here (tests/ops/test_second.py). Equal is within 1e-10 of an array's largest value. --program N prints and runs one.
+here (tests/ops/test_second.py). Equal is within 1e-10 of an array's largest value, or within what inputs that
+are moved by their own rounding make of it: they may decide, as where a sign is taken of what is zero but for rounding.
+--program N prints and runs one.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import minidl
 from minidl import Tensor, ops
 
 TOLERANCE, REPLAYS = 1e-10, 2
+MOVES, MOVE, SLACK = 8, 1e-15, 10          # how often inputs are moved, by how much; how often what follows is allowed
 SHAPES = {"v0": (3, 4), "v1": (3, 4), "w": (4, 4), "u": (2, 4, 4, 4), "p": (4, 4, 3, 3)}
 
 # Lines for a matrix (3,4), {a} and {b} two of them; F holds what both libraries name alike.
@@ -156,17 +159,16 @@ def arrays(number: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], n
     return draw, weights, rng.integers(0, 4, 3), rng.uniform(0.5, 2, 4)
 
 
-def different(a: Any, b: Any) -> str | None:
-    """How far apart two arrays are; None stands for zeros."""
+def apart(a: Any, b: Any) -> float:
+    """The largest difference of two arrays, by the second's largest value; None stands for zeros."""
     a, b = (None if x is None else np.asarray(x) for x in (a, b))
     if a is None and b is None:
-        return None
+        return 0.0
     a, b = (np.zeros_like(b) if a is None else a), (np.zeros_like(a) if b is None else b)
     if a.shape != b.shape:
-        return f"shapes {a.shape} and {b.shape}"
+        return np.inf
     same = (a == b) | (np.isnan(a) & np.isnan(b))      # also of what overflowed
-    apart = np.abs(np.where(same, 0, a - b)).max(initial=0) / max(1.0, np.abs(b).max(initial=0))
-    return None if apart <= TOLERANCE else f"{apart:.3g} apart"
+    return float(np.abs(np.where(same, 0, a - b)).max(initial=0) / max(1.0, np.abs(b).max(initial=0)))
 
 
 def problem(number: int, compiled: bool = True) -> str | None:
@@ -175,11 +177,15 @@ def problem(number: int, compiled: bool = True) -> str | None:
     order = 3 if number % 3 == 0 and not any("_norm(" in line for line in lines) else 2
     given, weights, labels, weight = arrays(number)
     torch, library = theirs()
-    expected = gradients(
-        lines, order, {name: torch.tensor(x, requires_grad=True) for name, x in given.items()},
-        {name: torch.tensor(x) for name, x in weights.items()}, library, torch.autograd.grad,
-        LABELS=torch.tensor(labels), WEIGHT=torch.tensor(weight))
-    want = [None if t is None else t.detach().numpy() for t in expected]
+
+    def expected(move: float = 0.0) -> list[Any]:
+        by = {name: 1 + move * np.random.standard_normal(x.shape) for name, x in given.items()}
+        found = gradients(
+            lines, order, {name: torch.tensor(x * by[name], requires_grad=True) for name, x in given.items()},
+            {name: torch.tensor(x) for name, x in weights.items()}, library, torch.autograd.grad,
+            LABELS=torch.tensor(labels), WEIGHT=torch.tensor(weight))
+        return [None if t is None else t.detach().numpy() for t in found]
+    want = expected()
     constants = {"LABELS": Tensor(labels), "WEIGHT": Tensor(weight)}
     by = {name: Tensor(x) for name, x in weights.items()}
 
@@ -194,10 +200,11 @@ def problem(number: int, compiled: bool = True) -> str | None:
         runs += [(f"compiled, call {i}", replay(*leaves)) for i in range(2 + REPLAYS)]
     for how, found in runs:
         for i, (ours, right) in enumerate(itertools.zip_longest(found, want)):         # what ends early is 0 from there
-            what = different(None if ours is None else ours.detach().numpy(), right)
-            if what:
+            far = apart(None if ours is None else ours.detach().numpy(), right)
+            if far > TOLERANCE and far > SLACK * max(
+                    apart(each, right) for _ in range(MOVES) for each in expected(MOVE)[i:i + 1] or [right]):
                 place = "the loss" if i == 0 else f"order {(i - 1) // len(SHAPES) + 1} of {[*SHAPES][(i - 1) % 5]}"
-                return f"{how}, {place}: {what}"
+                return f"{how}, {place}: {far:.3g} apart"
     return None
 
 
