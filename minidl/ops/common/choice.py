@@ -29,10 +29,17 @@ expm1: Callable[..., Array] = np.expm1
 floor: Callable[..., Array] = np.floor
 ceil: Callable[..., Array] = np.ceil
 round: Callable[..., Array] = np.rint                   # of two the even one
-floor_divide: Callable[..., Array] = np.floor_divide
-remainder: Callable[..., Array] = np.remainder          # with the sign of the second
 tril: Callable[..., Array] = np.tril
 triu: Callable[..., Array] = np.triu
+
+
+def floor_divide(x: Array | float, y: Array | float) -> Array:
+    return np.floor_divide(x, y)
+
+
+def remainder(x: Array | float, y: Array | float) -> Array:
+    """With the sign of the second."""
+    return np.remainder(x, y)
 
 
 def where(condition: Array, x: Array | float, y: Array | float) -> Array:
