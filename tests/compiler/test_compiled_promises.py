@@ -7,6 +7,7 @@ replay could forget. A verdict other than "either" is what must come out.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import contextvars
 import copy
@@ -945,6 +946,7 @@ def a_date_that_the_step_imports(w: World) -> None:
 
 FACTORS = np.ones(2)
 TEXT = "float(FACTORS[0])"
+CODE, evaluated = compile(TEXT, "text", "eval"), eval
 
 
 @equal
@@ -955,14 +957,28 @@ def a_global_that_a_text_names(w: World) -> None:
         found: dict[str, float] = {}
         exec("found['factor'] = FACTORS.sum()", globals(), {"found": found})
         return x * eval("FACTORS[0]") + eval(TEXT) + float(eval(in_a_closure)) * found["factor"]
+    with_other_factors(w, step)
+
+
+def with_other_factors(w: World, step: Callable[..., Tensor], *more: str) -> None:
+    """In calls of a step, values of a global array change, and then the array."""
     global FACTORS
     FACTORS, call = np.ones(2), w.compile(step)
     for i in range(3 * CALLS):
-        call(numbers(1, i))
+        call(numbers(1, i), *more)
         if i % 3 == 2:
             FACTORS[i % 2] += 1
         if i == CALLS:
             FACTORS = np.full(2, 5.0)
+
+
+@equal
+def what_texts_name_that_are_run_in_other_ways(w: World) -> None:
+    for step in (lambda x: x * builtins.eval(TEXT), lambda x: x * evaluated(TEXT), lambda x: x * eval(CODE),
+                 lambda x: x * (lambda way: way("FACTORS[1]"))(eval),
+                 lambda x: x * eval(compile(TEXT, "text", "eval"))):
+        with_other_factors(w, step)
+    with_other_factors(w, lambda x, text: x * eval(text), TEXT)
 
 
 @refused

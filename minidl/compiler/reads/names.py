@@ -8,6 +8,7 @@ code of Python's own library, of installed packages and of minidl, which tells t
 from __future__ import annotations
 
 import array
+import builtins
 import contextvars
 import dis
 import functools
@@ -44,8 +45,8 @@ _UNSEEN = {"builtins.memoryview", "torch.Tensor", "multiprocessing.sharedctypes.
 _CLOCKS = {"time", "datetime"}             # modules, and what tells the same in two recordings and another hour later
 _TELLS_TIME = {"now", "today", "utcnow", "localtime", "gmtime", "ctime", "asctime", "strftime"}
 _ANY_ATTRIBUTE = {"vars", "__dict__", "getattr"}       # code with one of these may read any attribute,
-_ANY_GLOBAL = {"globals", "modules", "__globals__"}    # and with one of these any global that it has a word for,
-_RUNS_TEXT = {"eval", "exec"}              # or that a text names which stands in it or in what it reads
+_ANY_GLOBAL = {"globals", "modules", "__globals__"}    # and with one of these any global that it has a word for
+_RUNS_TEXT = {"eval", "exec"}              # Python's functions, with which it may read what a text names
 
 
 @functools.cache
@@ -92,9 +93,10 @@ def _claim(file: str | None) -> None:
 
 @functools.lru_cache(maxsize=4096)
 def _mentioned(code: CodeType) -> tuple[frozenset[str], ...]:
-    """(the globals that code reads, the words that may be attributes, the modules that it may import), with the
-    functions defined within."""
+    """(the globals that code reads, the words that may be attributes, the modules that it may import, its texts), with
+    the functions defined within."""
     names, words, imports = set(), set(code.co_names), set()
+    texts: set[str] = set()
     for instruction in dis.get_instructions(code):
         if instruction.opname in _GLOBALS:
             names.add(instruction.argval)
@@ -106,18 +108,13 @@ def _mentioned(code: CodeType) -> tuple[frozenset[str], ...]:
             names |= inner[0]
             words |= inner[1]
             imports |= inner[2]
+            texts |= inner[3]
         elif isinstance(constant, str):
-            if _RUNS_TEXT.intersection(code.co_names):
-                words |= _named(constant)
+            texts.add(constant)
             if constant.isidentifier():    # getattr(x, "name")
                 words.add(constant)
             imports |= {constant} if _IMPORTS.intersection(code.co_names) else set()
-    return frozenset(names), frozenset(words), frozenset(imports)
-
-
-def _named(text: str) -> set[str]:
-    """What a text may name, if it is run."""
-    return set(re.findall(r"[^\W\d]\w*", text))
+    return frozenset(names), frozenset(words), frozenset(imports), frozenset(texts)
 
 
 class Names:
@@ -128,10 +125,12 @@ class Names:
         self.refused = ""                  # what cannot be seen to change, and the way out
         self._seen: dict[int, Any] = {}    # what was reached, by id; held, so that no id is used again
         self._words: set[str] = set()      # that code mentions
-        self._texts: list[str] = []        # that were met
-        # Dicts of attributes: with a name, the words looked up there so far, and whether it is the user's: then what
-        # is found is followed, and code with getattr may read any of it.
-        self._spaces: list[tuple[Any, str, set[str], bool]] = []
+        self._texts: set[str] = set()      # that were met, and not yet looked at for names
+        self._named: set[str] = set()      # in texts, if some are run
+        self._runs_text = False
+        # Dicts of attributes and of globals: with a name, the words looked up there so far, whether it is the user's
+        # (then what is found is followed, and code with getattr may read any attribute), and which words are looked up.
+        self._spaces: list[tuple[Any, str, set[str], bool, set[str]]] = []
         self._owners: set[type] = set()    # classes among them
         self._clock = ""                   # a way to the time of day that was met
         self._waiting: list[tuple[Any, str]] = []
@@ -142,7 +141,7 @@ class Names:
         while self._waiting or self._look_up():
             value, what = self._waiting.pop()
             if isinstance(value, str):
-                self._texts.append(value)
+                self._texts.add(value)
             if id(value) not in self._seen and not isinstance(value, (*PLAIN, Tensor)):
                 self._seen[id(value)] = value
                 self._visit(value, what)
@@ -162,12 +161,13 @@ class Names:
         return id(value) in self._seen
 
     def _look_up(self) -> bool:
-        """Look up words that were met since in all dicts of attributes; whether that gave something to follow."""
-        if not self._words.isdisjoint(_RUNS_TEXT):
-            self._words.update(*map(_named, self._texts))
-        for space, what, looked, users in self._spaces:
-            words = set(space) if self._words & _ANY_ATTRIBUTE and users else self._words
-            for word in words - looked:
+        """Look up words that were met since in all dicts of attributes, and what texts name in those of globals;
+        whether that gave something to follow."""
+        while self._runs_text and self._texts:
+            self._name(re.findall(r"[^\W\d]\w*", self._texts.pop()))
+        for space, what, looked, users, asked in self._spaces:
+            anything = asked is self._words and users and not self._words.isdisjoint(_ANY_ATTRIBUTE)
+            for word in (set(space) if anything else asked) - looked:
                 looked.add(word)
                 if word in space:
                     value = space.get(word, GONE)
@@ -176,13 +176,24 @@ class Names:
                         self._waiting.append((value, f"{what}.{word}"))
         return bool(self._waiting)
 
+    def _name(self, words: Collection[str]) -> None:
+        """A text that may be run names globals and attributes."""
+        self._runs_text = True
+        self._named.update(words)
+        self._words.update(words)
+
     def _visit(self, value: object, what: str) -> None:
+        self._runs_text |= value is eval or value is exec or value is builtins
         if _of_module(value) in _CLOCKS:
             self._clock = what
         states = _states()
         state = next((states[kind] for kind in type(value).__mro__ if kind in states), None)
         if isinstance(value, FunctionType):
             self._function(value, what)
+        elif isinstance(value, CodeType):
+            read, words, _, texts = _mentioned(value)
+            self._name(read | words)
+            self._texts |= texts
         elif isinstance(value, (MethodType, BuiltinFunctionType)):
             self._waiting += [(getattr(value, "__func__", None), what), (value.__self__, what)]
         elif isinstance(value, functools.partial):
@@ -256,7 +267,7 @@ class Names:
         counts, too: `getattr` and `hasattr` look for what is not there."""
         if _may_change(module):
             users = not module.startswith("minidl")
-            self._spaces.append((space, what, set(), users))
+            self._spaces.append((space, what, set(), users, self._words))
             if users:
                 self.facts.names(space, what)
 
@@ -264,17 +275,18 @@ class Names:
         self._waiting += [(getattr(function, name, None), what) for name in ("__wrapped__", "registry")]
         if not is_users(function.__code__.co_filename):
             return
-        read, words, imports = _mentioned(function.__code__)
+        read, words, imports, texts = _mentioned(function.__code__)
         names = read
         self._words |= words
+        self._texts |= texts
+        self._runs_text |= not _RUNS_TEXT.isdisjoint(read - function.__globals__.keys()) or "builtins" in imports
+        self._spaces.append((function.__globals__, function.__module__, set(), True, self._named))
         self._imported(imports, function.__globals__.get("__package__") or "")
         self.facts.function(function, what)
-        self._spaces.append((vars(function), what, set(), True))
+        self._spaces.append((vars(function), what, set(), True, self._words))
         self.facts.names(vars(function), what)
         if words & _ANY_GLOBAL:
             names |= words
-        if read & _RUNS_TEXT:
-            self._spaces.append((function.__globals__, function.__module__, set(), True))
         for name in sorted(names & function.__globals__.keys()):
             self.facts.entry(function.__globals__, name, function.__globals__[name], f"the global {name!r}")
             self._waiting.append((function.__globals__[name], name))
@@ -314,7 +326,7 @@ class Names:
     def _object(self, value: object, what: str) -> None:
         space: Mapping[str, object] | None = getattr(value, "__dict__", None)
         if space is not None:
-            self._spaces.append((space, what, set(), True))
+            self._spaces.append((space, what, set(), True, self._words))
             module = _module(type(value))
             if _may_change(module) or module.split(".")[0] in sys.stdlib_module_names:         # as a SimpleNamespace
                 self.facts.names(space, what)
