@@ -2,8 +2,9 @@
 // negative where one reads. blockIdx.y is the number of a copy.
 //
 // The table, passed by value, holds of each copy where it is read and written (read nowhere, 0: then all of it is
-// `value`) and its kind. Of each kind it holds the sizes and strides, in UNITs, of its axes, the innermost first.
-// Requires: addresses that are multiples of a UNIT; fewer than 2^31 UNITs per copy.
+// `value`) and its kind. Of each kind it holds the sizes and strides, in UNITs, of its axes, the innermost first, and
+// what divides by a size (see divided).
+// Requires: addresses that are multiples of a UNIT; fewer than 2^31 UNITs per copy, and per stride.
 #include "include/common.cuh"
 
 #define PARTS 128
@@ -18,9 +19,16 @@
 
 struct Boxes {
     unsigned long long from[PARTS], to[PARTS], value;
-    long long from_stride[ALL_AXES], to_stride[ALL_AXES];
-    int size[ALL_AXES], axes[KINDS], count[KINDS], low[KINDS], high[KINDS], kind[PARTS];
+    unsigned magic[ALL_AXES], size[ALL_AXES];
+    int shift[ALL_AXES], from_stride[ALL_AXES], to_stride[ALL_AXES];
+    int axes[KINDS], count[KINDS], low[KINDS], high[KINDS], kind[PARTS];
 };
+
+// i / size for an i below 2^31, by a product: a division takes a GPU twenty instructions. magic is 2^(31 + shift) / size,
+// rounded up, and 2^shift the power of two that is at least size (Granlund and Montgomery 1994, section 4).
+__device__ __forceinline__ unsigned divided(unsigned i, unsigned magic, int shift) {
+    return (unsigned)((unsigned long long)(2 * i) * magic >> 32) >> shift;
+}
 
 // A value of up to 8 bytes, repeated up to 8, as a UNIT.
 template <class T> __device__ __forceinline__ void set(T& unit, unsigned long long value) { unit = (T)value; }
@@ -37,25 +45,32 @@ extern "C" __global__ void copy_boxes(const Boxes table) {
     UNIT* to = (UNIT*)table.to[part];
     for (unsigned e = THREAD; e < count; e += AHEAD * THREADS) {
         UNIT unit[AHEAD];
-        long long there[AHEAD];
+        unsigned rest[AHEAD];
+        long long here[AHEAD], there[AHEAD];
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
-            unsigned i = e + k * THREADS;
-            if (i < count) {
-                long long here = 0;
-                there[k] = 0;
-                for (int a = first; a < last; a++) {
-                    const unsigned size = table.size[a], next = i / size, at = i - next * size;
-                    here += at * table.from_stride[a];
-                    there[k] += at * table.to_stride[a];
-                    i = next;
-                }
-                if (from)
-                    unit[k] = from[here + i * table.from_stride[last]];
-                else
-                    set(unit[k], table.value);
-                there[k] += i * table.to_stride[last];
+            rest[k] = e + k * THREADS;
+            here[k] = there[k] = 0;
+        }
+        for (int a = first; a <= last; a++) {
+            const unsigned size = table.size[a], magic = table.magic[a];
+            const int shift = table.shift[a], from_stride = table.from_stride[a], to_stride = table.to_stride[a];
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++) {
+                const unsigned next = a < last ? divided(rest[k], magic, shift) : 0;
+                const int at = rest[k] - next * size;
+                here[k] += (long long)at * from_stride;
+                there[k] += (long long)at * to_stride;
+                rest[k] = next;
             }
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            if (e + k * THREADS >= count) continue;
+            if (from)
+                unit[k] = from[here[k]];
+            else
+                set(unit[k], table.value);
         }
 #pragma unroll
         for (int k = 0; k < AHEAD; k++)
@@ -65,28 +80,30 @@ extern "C" __global__ void copy_boxes(const Boxes table) {
 
 // Transpositions: axis 0 is the one along which the target lies, axis 1 the one along which the source does. A block
 // reads tiles of 2^high by 2^low values along the source into shared memory, and writes them along the target. `count`
-// is the number of tiles. low + high is at most 10. Requires: AHEAD * blockDim.x = 1024.
+// is the number of tiles; divided() of axes 0 and 1 are by those across and down. low + high is at most 10. Requires: AHEAD * blockDim.x = 1024.
 extern "C" __global__ void __launch_bounds__(256, 5) copy_tiles(const Boxes table) {
     __shared__ UNIT tile[TILE];
     const int part = blockIdx.y, kind = table.kind[part], first = kind * AXES, last = first + table.axes[kind] - 1;
     const int low = table.low[kind], high = table.high[kind], rows = table.size[first], columns = table.size[first + 1];
+    const int from_row = table.from_stride[first], from_column = table.from_stride[first + 1];
+    const int to_row = table.to_stride[first], to_column = table.to_stride[first + 1];
     const int pitch = (1 << high) + imax(1, 32 >> low), values = 1 << (low + high);        // without conflicts of banks
-    const unsigned across = ceil_div(columns, 1 << low), down = ceil_div(rows, 1 << high);
+    const unsigned across = (columns - 1 >> low) + 1, down = (rows - 1 >> high) + 1;
     const UNIT* from = (const UNIT*)table.from[part];
     UNIT* to = (UNIT*)table.to[part];
     for (unsigned n = blockIdx.x; n < (unsigned)table.count[kind]; n += gridDim.x) {
-        unsigned rest = n / across;
+        unsigned rest = divided(n, table.magic[first], table.shift[first]);
         const int column = (int)(n - rest * across) << low;
-        unsigned next = rest / down;
+        unsigned next = divided(rest, table.magic[first + 1], table.shift[first + 1]);
         const int row = (int)(rest - next * down) << high;
         rest = next;
-        long long here = row * table.from_stride[first] + column * table.from_stride[first + 1];
-        long long there = row * table.to_stride[first] + column * table.to_stride[first + 1];
+        long long here = (long long)row * from_row + (long long)column * from_column;
+        long long there = (long long)row * to_row + (long long)column * to_column;
         for (int a = first + 2; a <= last; a++) {
-            next = rest / (unsigned)table.size[a];
-            const unsigned at = rest - next * table.size[a];
-            here += at * table.from_stride[a];
-            there += at * table.to_stride[a];
+            next = divided(rest, table.magic[a], table.shift[a]);
+            const int at = rest - next * table.size[a];
+            here += (long long)at * table.from_stride[a];
+            there += (long long)at * table.to_stride[a];
             rest = next;
         }
         UNIT unit[AHEAD];
@@ -94,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(256, 5) copy_tiles(const Boxes tabl
         for (int k = 0; k < AHEAD; k++) {
             const int i = threadIdx.x + k * blockDim.x, c = i & ((1 << low) - 1), r = i >> low;
             if (i < values && row + r < rows && column + c < columns)
-                unit[k] = from[here + r * table.from_stride[first] + c * table.from_stride[first + 1]];
+                unit[k] = from[here + (long long)r * from_row + (long long)c * from_column];
         }
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
@@ -106,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(256, 5) copy_tiles(const Boxes tabl
         for (int k = 0; k < AHEAD; k++) {
             const int i = threadIdx.x + k * blockDim.x, r = i & ((1 << high) - 1), c = i >> high;
             if (i < values && row + r < rows && column + c < columns)
-                to[there + r * table.to_stride[first] + c * table.to_stride[first + 1]] = tile[c * pitch + r];
+                to[there + (long long)r * to_row + (long long)c * to_column] = tile[c * pitch + r];
         }
         __syncthreads();
     }

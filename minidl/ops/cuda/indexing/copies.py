@@ -115,7 +115,7 @@ def _box(shape: tuple[int, ...], from_strides: tuple[int, ...] | None, to_stride
         else:
             axes.append((n, source, target))
     axes = axes or [(1, item if from_strides is not None else 0, item)]
-    if len(axes) > AXES:
+    if len(axes) > AXES or max(abs(stride) for axis in axes for stride in axis[1:]) // item > launch.MAX_ELEMENTS:
         return None
     n, source, target = axes[0]
     lying = min(range(len(axes)), key=lambda a: abs(axes[a][1]) or math.inf)       # the axis along which the source is
@@ -151,6 +151,9 @@ def _table(boxes: tuple[_Box, ...], unit: int, item: int) -> tuple[Callable[...,
             sizes[:2] = [launch.blocks(sizes[1], 1 << low),
                          launch.blocks(sizes[0], 1 << high)]
             blocks = min(math.prod(sizes), launch.spread(launch.MAX_ELEMENTS))
+        for at, size in enumerate(sizes, kind * AXES):         # the kernel's divided() explains
+            shift = table["shift"][at] = (size - 1).bit_length()
+            table["magic"][at] = -(-(1 << 31 + shift) // size)
         table["axes"][kind], table["count"][kind] = len(box.axes), math.prod(sizes)
         most = max(most, blocks)
     table["kind"][:len(boxes)] = [kinds.index(box) for box in boxes]
