@@ -165,7 +165,8 @@ def pow_grad_p(gy: Array, x: Array, y: Array) -> Array:
 
 def clip(x: Array, low: float | None, high: float | None, out: Array | None = None) -> Array:
     if not (_goes(x) and _lies(out, x)):
-        return choice.clip(x, low, high, out)
+        ordered = low is not None and high is not None and low <= high          # of others, CuPy's takes `low` last
+        return cupy.clip(x, low, high, out=out) if ordered else choice.clip(x, low, high, out)
     return _formula("bounded", x, None, -math.inf if low is None else low, math.inf if high is None else high, out)
 
 

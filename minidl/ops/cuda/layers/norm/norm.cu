@@ -51,7 +51,7 @@ __device__ __forceinline__ void summed(REAL& sum, REAL& product, const Norm& g) 
 #define WALK(t) _Pragma("unroll 4") for (t.start(); t.left > 0; t.next())
 struct Team {
     const Norm& g;
-    unsigned set, split, lane, size, begin, end, o, i, step_o, step_i;
+    unsigned set, split, lane, size, begin, end, o, i, step_o, step_i, base;
     int left, steps;
 
     __device__ __forceinline__ Team(const Norm& g) : g(g) {
@@ -70,12 +70,16 @@ struct Team {
         steps = begin + lane * WIDE < end ? (end - begin - lane * WIDE + (1 << step) - 1) >> step : 0;
         step_o = g.lanes * WIDE / g.inner;
         step_i = g.lanes * WIDE - step_o * g.inner;
+        base = g.own ? 0 : set * g.inner % imax(1, g.channels * g.spread);
     }
 
     __device__ __forceinline__ bool is_first() const { return split == 0 && lane == 0; }
     __device__ __forceinline__ int splits() const { return split < g.splits ? g.splits : 0; }
     __device__ __forceinline__ int count_of(int split) const { return imin(g.chunk, size - split * g.chunk); }
     __device__ __forceinline__ unsigned element() const { return (o * g.sets + set) * g.inner + i; }  // the first one
+    __device__ __forceinline__ unsigned channel() const {  // outer is 1, and a set is of one image: no division by channels
+        return g.own ? set : g.spread == 1 ? base + i : (base + i) / g.spread;
+    }
     __device__ __forceinline__ Run in(const REAL* __restrict__ x) const { return *(const Run*)(x + element()); }
     __device__ __forceinline__ void put(REAL* __restrict__ y, const Run& run) const { *(Run*)(y + element()) = run; }
 
@@ -172,7 +176,7 @@ extern "C" __global__ void normalize(const REAL* __restrict__ x, const REAL* __r
     }
     const REAL scale = g.own && w && t.splits() ? rstd * w[t.set] : rstd;
     WALK(t) {
-        const unsigned channel = g.own ? t.set : t.element() / g.spread % g.channels;
+        const unsigned channel = t.channel();
         const Run xs = t.in(x), others = other ? t.in(other) : Run{};
         Run ys;
         FOR_WIDE(j) {
@@ -196,7 +200,7 @@ extern "C" __global__ void normalize_by(const REAL* __restrict__ x, const REAL* 
     const REAL rstd = (REAL)1 / sqrt(var[t.set] + eps), center = mean[t.set];
     const REAL scale = g.own && w ? rstd * w[t.set] : rstd;
     WALK(t) {
-        const unsigned channel = g.own ? t.set : t.element() / g.spread % g.channels;
+        const unsigned channel = t.channel();
         const Run xs = t.in(x);
         Run ys;
         FOR_WIDE(j) {
@@ -233,12 +237,11 @@ extern "C" __global__ void normalize_by_grad(const REAL* __restrict__ gy, const 
     t.leave(sums, sum, product);
 }
 
-// Of a team's elements: gz = gy * w, where w is given, and z = (x - mean) * rstd; and which set's mean that is.
+// Of a team's elements: gz = gy * w, where w is given, and z = (x - mean) * rstd by set number `set`.
 __device__ __forceinline__ void at_element(const Team& t, const REAL* __restrict__ gy, const REAL* __restrict__ x,
-                                           const REAL* w, const REAL* mean, const REAL* rstd, int row, Run& gz,
+                                           const REAL* w, const REAL* mean, const REAL* rstd, unsigned set, Run& gz,
                                            Run& z) {
-    const unsigned e = t.element(), set = row ? e / row : t.set;
-    const REAL factor = w ? w[e / t.g.spread % t.g.channels] : (REAL)1, center = mean[set], scale = rstd[set];
+    const REAL factor = w ? w[t.channel()] : (REAL)1, center = mean[set], scale = rstd[set];
     gz = t.in(gy);
     z = t.in(x);
     FOR_WIDE(j) {
@@ -247,14 +250,16 @@ __device__ __forceinline__ void at_element(const Team& t, const REAL* __restrict
     }
 }
 
-// The sums of gz and of gz * z over a team's elements.
+// The sums of gz and of gz * z over a team's elements, whose means are of sets of `row` elements; 0: of t's own.
 __device__ __forceinline__ void products(Team& t, const REAL* __restrict__ gy, const REAL* __restrict__ x,
                                          const REAL* w, const REAL* mean, const REAL* rstd, int row, REAL& sum,
                                          REAL& product) {
+    const unsigned rows = row ? t.g.sets * t.g.inner / row : 0;  // per o
+    const unsigned first = row ? t.set * t.g.inner / row : t.set;
     sum = product = 0;
     WALK(t) {
         Run gz, z;
-        at_element(t, gy, x, w, mean, rstd, row, gz, z);
+        at_element(t, gy, x, w, mean, rstd, t.o * rows + first, gz, z);
         FOR_WIDE(j) {
             sum += gz.v[j];
             product += gz.v[j] * z.v[j];
@@ -321,7 +326,7 @@ extern "C" __global__ void normalize_grad(const REAL* __restrict__ gy, const REA
     product /= imax(1, t.size);
     WALK(t) {
         Run gz, z;
-        at_element(t, gy, x, each, mean, rstd, 0, gz, z);
+        at_element(t, gy, x, each, mean, rstd, t.set, gz, z);
         FOR_WIDE(j) gz.v[j] = (gz.v[j] - sum - z.v[j] * product) * scale;
         t.put(gx, gz);
     }
