@@ -18,8 +18,7 @@ FILE = "indexing/copies.cu"
 UNITS = {16: "int4", 8: "unsigned long long", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}  # by bytes
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [(FILE, (("UNIT", unit),)) for unit in UNITS.values()]
 PARTS, KINDS, AXES = 128, 8, 6             # of a launch, as the kernel's table has them
-TILE, TILE_SIDE = 1024, 32                 # values of a tile, and of its side where the array has as many
-MIN_TILE = 256                             # values, below which most threads of a block would have none
+TILE, TILE_SIDE = 1024, 32                 # values of a tile, without which there are none; of its side where there are as many
 
 
 class _Box(NamedTuple):
@@ -119,7 +118,7 @@ def _box(shape: tuple[int, ...], from_strides: tuple[int, ...] | None, to_stride
         return None
     n, source, target = axes[0]
     lying = min(range(len(axes)), key=lambda a: abs(axes[a][1]) or math.inf)       # the axis along which the source is
-    tiled = lying > 0 and 0 < abs(axes[lying][1]) < abs(source) and 1 << sum(_tile(axes[lying][0], n)) >= MIN_TILE
+    tiled = lying > 0 and 0 < abs(axes[lying][1]) < abs(source) and 1 << sum(_tile(axes[lying][0], n)) == TILE
     if tiled:
         axes.insert(1, axes.pop(lying))
     bits = item
