@@ -37,45 +37,55 @@ __device__ __forceinline__ void set(int4& unit, unsigned long long value) {
     unit.y = unit.w = (int)(value >> 32);
 }
 
-// A thread copies the UNITs THREAD, THREAD + THREADS, ..., counted along the target.
+// Copies the UNITs e, e + THREADS, ... of N, counted along the target. All are read before the first is written.
+template <int N> __device__ __forceinline__ void copied(const Boxes& table, int part, int first, int last, unsigned e) {
+    const UNIT* from = (const UNIT*)table.from[part];
+    UNIT* to = (UNIT*)table.to[part];
+    UNIT unit[N];
+    unsigned rest[N];
+    long long here[N], there[N];
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        rest[k] = e + k * THREADS;
+        here[k] = there[k] = 0;
+    }
+    for (int a = first; a <= last; a++) {
+        const unsigned size = table.size[a], magic = table.magic[a];
+        const int shift = table.shift[a], from_stride = table.from_stride[a], to_stride = table.to_stride[a];
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const unsigned next = a < last ? divided(rest[k], magic, shift) : 0;
+            const int at = rest[k] - next * size;
+            here[k] += (long long)at * from_stride;
+            there[k] += (long long)at * to_stride;
+            rest[k] = next;
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        if (from)
+            unit[k] = from[here[k]];
+        else
+            set(unit[k], table.value);
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++) to[there[k]] = unit[k];
+}
+
 extern "C" __global__ void copy_boxes(const Boxes table) {
     const int part = blockIdx.y, kind = table.kind[part], first = kind * AXES, last = first + table.axes[kind] - 1;
     const unsigned count = table.count[kind];
-    const UNIT* from = (const UNIT*)table.from[part];
-    UNIT* to = (UNIT*)table.to[part];
-    for (unsigned e = THREAD; e < count; e += AHEAD * THREADS) {
-        UNIT unit[AHEAD];
-        unsigned rest[AHEAD];
-        long long here[AHEAD], there[AHEAD];
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
-            rest[k] = e + k * THREADS;
-            here[k] = there[k] = 0;
+    for (unsigned e = THREAD; e < count;)
+        if (e + (AHEAD - 1) * THREADS < count) {
+            copied<AHEAD>(table, part, first, last, e);
+            e += AHEAD * THREADS;
+        } else if (e + THREADS < count) {
+            copied<2>(table, part, first, last, e);
+            e += 2 * THREADS;
+        } else {
+            copied<1>(table, part, first, last, e);
+            e += THREADS;
         }
-        for (int a = first; a <= last; a++) {
-            const unsigned size = table.size[a], magic = table.magic[a];
-            const int shift = table.shift[a], from_stride = table.from_stride[a], to_stride = table.to_stride[a];
-#pragma unroll
-            for (int k = 0; k < AHEAD; k++) {
-                const unsigned next = a < last ? divided(rest[k], magic, shift) : 0;
-                const int at = rest[k] - next * size;
-                here[k] += (long long)at * from_stride;
-                there[k] += (long long)at * to_stride;
-                rest[k] = next;
-            }
-        }
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
-            if (e + k * THREADS >= count) continue;
-            if (from)
-                unit[k] = from[here[k]];
-            else
-                set(unit[k], table.value);
-        }
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++)
-            if (e + k * THREADS < count) to[there[k]] = unit[k];
-    }
 }
 
 // Transpositions: axis 0 is the one along which the target lies, axis 1 the one along which the source does. A block

@@ -18,7 +18,7 @@ FILE = "indexing/copies.cu"
 UNITS = {16: "int4", 8: "unsigned long long", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}  # by bytes
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [(FILE, (("UNIT", unit),)) for unit in UNITS.values()]
 PARTS, KINDS, AXES = 128, 8, 6             # of a launch, as the kernel's table has them
-TILE, TILE_SIDE = 1024, 32                 # values of a tile, without which there are none; of its side where there are as many
+TILE, TILE_SIDE = 1024, 32                 # values of a tile, and of its side where the array has as many
 
 
 class _Box(NamedTuple):
