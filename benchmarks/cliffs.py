@@ -341,15 +341,17 @@ def measure(args: argparse.Namespace) -> Result:
 
 def swept(todo: Sequence[tuple[str, Case, str]], device: str, limits: Mapping[str, Any], seconds: float,
           now: Callable[[], float] = time.monotonic) -> Iterator[Result]:
-    """Rows of all measurements, as long as there is time for their op."""
+    """Rows of all measurements, as long as there is time for their op. The first one, which starts a device and its
+    libraries, does not count."""
     names = [name for name, _, _ in todo]
-    begin, last = now(), {name: i for i, name in enumerate(names, 1)}
+    begin, last = math.inf, {name: i for i, name in enumerate(names, 1)}
     for name, case, part in todo:
         if now() - begin > seconds * last[name] / len(todo):
             row: Result = {"op": name, "case": case.label, "part": part, "of": str(case), "layout": case.layout,
                            "why": "no time left"}
         else:
             row = row_of(name, case, part, device, limits)
+        begin = min(begin, now())
         print(f"{name:34} {part:9} {case.label:24} " + (
             f"{row['us']:12.1f} us {row['torch_us'] / row['us']:6.2f}" if "us" in row else row["why"]), flush=True)
         yield row
