@@ -126,6 +126,22 @@ def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
+def unmasked(who: str, data: object) -> None:
+    """Raise ValueError if data is a NumPy masked array, or a list of such, that has masked values: as an ordinary array
+    it would have some number in each of these places, and no mask.
+
+    >>> unmasked("Tensor", np.ma.masked_array([1.0, -999.0], mask=[False, True]))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: Tensor: data is masked at 1 of 2 places, and a Tensor has no mask; pass data.filled(number), or ...
+    """
+    for array in data if isinstance(data, (list, tuple)) else (data,):
+        if isinstance(array, np.ndarray) and array.__class__ is not np.ndarray:
+            count = np.count_nonzero(getattr(array, "mask", False))
+            if count:
+                raise ValueError(f"{who}: data is masked at {count} of {array.size} places, and a Tensor has no mask; "
+                                 "pass data.filled(number), or leave these items out")
+
+
 def as_array(data: object, dtype: DType = None) -> Array:
     """Data as an array of a dtype: itself where it is one, a CuPy array where it is on a GPU, else NumPy's, in the
     machine's byte order."""

@@ -100,6 +100,7 @@ class Tensor(Attached):
             raise TypeError(f"Tensor: data is a Tensor already (shape {data.shape}); use .detach() or .to()")
         if isinstance(data, (list, tuple)) and any(isinstance(item, Tensor) for item in data):
             raise TypeError("Tensor: data holds Tensors, whose gradients would be lost; join them with ops.concatenate")
+        _device.unmasked("Tensor", data)
         try:
             array = _device.as_array(data, dtype)
         except (TypeError, ValueError) as error:
@@ -139,6 +140,7 @@ class Tensor(Attached):
             what = f"an array of {array.dtype}" if _device.is_array(array) else f"a {type(array).__name__}"
             raise TypeError(f"data: got {what} but a Tensor holds a NumPy or CuPy array in the machine's byte order; "
                             "pass one, or write t[...] = value under minidl.no_grad()")
+        _device.unmasked("data", array)
         self._data = array
         mark_changed((self,))
 

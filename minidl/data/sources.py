@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..core import rng
-from ..core.device import Array, is_array, to_numpy
+from ..core.device import Array, is_array, to_numpy, unmasked
 from ..core.tensor import Tensor
 from .items import one_place
 from .sets.datasets import Dataset
@@ -90,6 +90,7 @@ def _form(item: np.ndarray | tuple[object, ...] | dict[object, object]) -> str:
 
 
 def _numbers(value: object, who: str) -> Array:
+    unmasked(who, value)
     array: Array = value._data if isinstance(value, Tensor) else value if is_array(value) else np.asarray(value)
     if array.dtype.kind not in "biufc":
         raise TypeError(f"{who}: a {type(value).__name__} of the data has dtype {array.dtype} but must hold numbers; "

@@ -113,10 +113,23 @@ def test_floating_arrays_become_a_dtype_that_is_asked_for() -> None:
     (np.array(3), "the arrays have shapes () but their first axes must count"),
     ((X[:0], Y[:0]), "tuple has 0 items but a batch needs 1; use more items or a smaller batch"),
     (np.zeros((0, 3)), "ndarray has 0 items but a batch needs 1"),
-    (Rows(None, 0), "Rows has 0 items but a batch needs 1")])
+    (Rows(None, 0), "Rows has 0 items but a batch needs 1"),
+    ((np.ma.masked_less(X, -1.0), Y), f"data is masked at {(X < -1.0).sum()} of 70 places, and a Tensor has no mask"),
+    ((X, np.ma.masked_less(Y, 0.0)), f"data is masked at {(Y < 0.0).sum()} of 10 places, and a Tensor has no mask"),
+    ({"x": np.ma.masked_less(X, -1.0)}, "data is masked at"), (np.ma.masked_less(X, -1.0), "data is masked at")])
 def test_arrays_that_make_no_batches_are_refused(given: Any, said: str) -> None:
     with pytest.raises(ValueError, match=f"^DataLoader: {re.escape(said)}"):
         DataLoader(given, 4)
+
+
+def test_a_masked_item_is_refused_when_its_batch_is_made_and_what_has_nothing_masked_is_data() -> None:
+    with pytest.raises(ValueError, match=r"data is masked at 1 of 7 places"):
+        next(iter(DataLoader(Rows(lambda i: np.ma.masked_array(X[i], mask=np.arange(7) == i)), 4)))
+    x, y = next(iter(DataLoader((np.ma.masked_array(X), np.ma.masked_array(Y, mask=False)), 10, shuffle=False)))
+    np.testing.assert_array_equal(x, X)
+    np.testing.assert_array_equal(y, Y)
+    with pytest.raises(ValueError, match=r"^Table: mine: data is masked at 1 of 4 places, and a Tensor has no mask"):
+        data.Table("mine", "train", np.ma.masked_equal([[1.0, 2.0], [3.0, 4.0]], 4.0), np.arange(2))
 
 
 @pytest.mark.parametrize(("given", "said"), [

@@ -113,6 +113,8 @@ def elsewhere(t: Tensor) -> Tensor:
     return t
 
 
+MASKED = np.ma.masked_array([1.0, -999.0], mask=[False, True])
+
 # what: (call, error, words)
 ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a line of a pattern that is no call": (lambda: patterns.line("y = f(x"), ValueError,
@@ -127,6 +129,17 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "text": (lambda: Tensor(["a"]), TypeError,
              r"Tensor: data has dtype <U1 but must be bool, integer or floating"),
     "complex": (lambda: Tensor([1j]), TypeError, "Tensor: data has dtype complex128 but must be"),
+    **{f"masked, {name}": (call, ValueError, r"Tensor: data is masked at 1 of 2 places, and a Tensor has no mask; pass "
+                                             r"data.filled\(number\), or leave these items out")
+       for name, call in {
+           "an array": lambda: Tensor(MASKED), "from_numpy": lambda: minidl.from_numpy(MASKED),
+           "integers": lambda: Tensor(MASKED.astype(np.int64)), "matrices": lambda: Tensor(MASKED.reshape(2, 1)),
+           "a column": lambda: minidl.tensor(MASKED), "another dtype": lambda: Tensor(MASKED, dtype="float32"),
+           "in a list": lambda: Tensor([np.ones(2), MASKED]), "a row": lambda: Tensor((MASKED, MASKED)),
+           "labels": lambda: ops.cross_entropy(zeros(2, 3), np.ma.masked_array([0, 1], mask=[True, False])),
+           "ids": lambda: ops.embedding(np.ma.masked_array([0, 1], mask=[True, False]), zeros(3, 2)),
+           "not a number": lambda: Tensor(np.ma.masked_invalid([1.0, np.nan])),
+           "beyond a limit": lambda: Tensor(np.ma.masked_greater([1.0, 1e20], 1e10))}.items()},
     "integer gradient": (lambda: Tensor([1, 2], requires_grad=True), TypeError,
                          "Tensor: dtype int64 cannot require a gradient, only .* pass dtype='float32'"),
     "float16 gradient": (lambda: Tensor(np.ones(1, np.float16), requires_grad=True), TypeError,
@@ -137,6 +150,8 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                            "Tensor: data holds Tensors, whose gradients would be lost; join them with ops.concatenate"),
     "data set to a list": (lambda: setattr(zeros(2), "data", [1.0]), TypeError,
                            "data: got a list but a Tensor holds a NumPy or CuPy array in the machine's byte order; "),
+    "data set to a masked array": (lambda: setattr(zeros(2), "data", MASKED), ValueError,
+                                   "data: data is masked at 1 of 2 places, and a Tensor has no mask"),
     "data set to another byte order": (lambda: setattr(zeros(2), "data", np.ones(2, ">f4")), TypeError,
                                        "data: got an array of >f4 but a Tensor holds .*; pass one, or write"),
     "an array of what needs a gradient": (lambda: np.linalg.norm(zeros(2, grad=True)), TypeError,

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
 
+from ...core.device import unmasked
 from ...core.host import cache_folder
 from ..images import channel_statistics
 from ..items import Items
@@ -66,6 +67,7 @@ class Dataset(Items):
     source: str = ""
 
     def __post_init__(self) -> None:
+        unmasked(f"Dataset: {self.name}", (self.images, self.labels))
         if self.images.dtype != np.uint8 or self.labels.dtype.kind not in "iu":
             raise TypeError(f"Dataset: {self.name} has images {self.images.dtype} and labels {self.labels.dtype} but "
                             "needs uint8 and integers; convert them")

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...core.device import unmasked
 from ..chance import chances, for_the_test, require_both
 from ..items import Items
 from .files import open_file
@@ -51,6 +52,7 @@ class Table(Items):
     source: str = ""
 
     def __post_init__(self) -> None:
+        unmasked(f"Table: {self.name}", (self.rows, self.labels))
         if self.rows.dtype.kind != "f" or self.labels.dtype.kind not in "iu":
             raise TypeError(f"Table: {self.name} has rows {self.rows.dtype} and labels {self.labels.dtype} but needs "
                             "floating numbers and integers; convert them")
