@@ -1,9 +1,9 @@
-"""Not collected: a script that only mypy reads, and where CuPy is not installed what imports it."""
+"""Not collected: a script that only mypy reads, and, if CuPy is not installed, what imports it."""
 
 import importlib.util
 import signal
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:          # as a shell leaves it to what runs in its background
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:          # a shell sets this for what it runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["pytester"]             # tests/house/test_tiers.py runs pytest

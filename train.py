@@ -8,7 +8,7 @@ from pathlib import Path
 for name in ("h5py", "numpy", "tqdm"):     # some are imported when weights are saved: too late to learn of it
     try:
         there = find_spec(name) is not None
-    except ValueError:                     # None stands where the module should: somebody hid it
+    except ValueError:                     # a module that a caller put in its place has no spec
         there = False
     if not there:
         print(f"train.py: error: {name} is not installed; run: pip install -e {Path(__file__).resolve().parent}",

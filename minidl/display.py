@@ -58,7 +58,7 @@ def module_html(self: Module) -> str:
 
 
 def program_html(self: Program) -> str:
-    """The calls in a table: what each makes, of what."""
+    """The calls in a table: what each makes, and from what."""
     rows = []
     for call in self.calls:
         made, _, does = repr(call).rpartition(" = ")

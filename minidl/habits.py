@@ -1,7 +1,7 @@
 """What users of PyTorch write that has another name here: one table, told by AttributeErrors and by a page.
 
-`ADVICE` says, for each name that somebody may look for in a place, what to write instead. A name that is there stands
-in no row: a test looks. docs/from-pytorch.md is rendered from it, and from the methods that work
+`ADVICE` says, for each name that a user may look for in a place, what to write instead. A name that is there is in no
+row: a test checks this. docs/from-pytorch.md is rendered from it, and from the methods that work
 (ops/arrays/methods.py, nn/habits.py), by docs/render.py.
 """
 
@@ -211,7 +211,7 @@ ADVICE: dict[str, dict[str, str]] = {
     },
 }
 _BY_ITSELF = "leave it out: kernels are chosen by themselves"
-# What users of others write for an option, of a class and those that inherit it, or of a function.
+# What users of other libraries write for an option, of a class and its subclasses, or of a function.
 OPTIONS: dict[str, dict[str, str]] = {
     "Module": {
         "inplace": "leave it out: a result is a new Tensor, whose memory compiled steps use again",
@@ -280,8 +280,8 @@ def _asked_of(place: str) -> Any:
 
 
 def told(function: F) -> F:
-    """A function, or a class's __init__, that says of arguments which it does not take what it takes, and what is in
-    the place of what others call an option."""
+    """A function, or a class's __init__, that for wrong arguments says what it takes, and what replaces the options of
+    other libraries."""
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         try:
@@ -311,7 +311,7 @@ def _not_taken(function: Callable[..., Any], arguments: tuple[object, ...], opti
 
 
 class _Callable(ModuleType):
-    """A module that is called as PyTorch's function of its name is."""
+    """A module that can be called, as PyTorch's function of the same name can."""
 
     def __call__(self, *arguments: object, **options: object) -> Any:
         return _CALLED[self.__name__](*arguments, **options)
@@ -321,8 +321,8 @@ _CALLED: dict[str, Any] = {"minidl.core.tensor": tensor, "minidl.core.device": r
 
 
 def public(module: ModuleType) -> list[str]:
-    """What dir() and completion show of a module: its __all__, or of ops, which gathers its families' names, what is
-    not a module; and what all modules have."""
+    """What dir() and completion show of a module: its __all__, or for ops, which gathers its families' names, what is
+    not a module; also the names that all modules have."""
     own = vars(module).get("__all__") or [name for name, value in vars(module).items()
                                           if name[0] != "_" and not isinstance(value, ModuleType)]
     return sorted({*own, *(name for name in vars(module) if name.startswith("__"))})

@@ -1,7 +1,7 @@
 """The model zoo: one file a model with its layers and the recipe its paper trained it by.
 
-Every model takes images (n, c, size, size), of its own `image_size`, or the rows of a table (n, columns), and answers
-with logits (n, classes), or where its target is the image with images.
+Every model takes images (n, c, size, size), of its own `image_size`, or the rows of a table (n, columns). It returns
+logits (n, classes), or images if its target is the image.
 """
 
 from __future__ import annotations

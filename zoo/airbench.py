@@ -30,7 +30,7 @@ from minidl import Tensor, init, nn, no_grad, ops, optim
 
 from .recipe import Model, Recipe
 
-EPS = 5e-4                                 # beside the eigenvalues
+EPS = 5e-4                                 # added to the eigenvalues
 BIASES, HEAD, MUON = 0.053, 0.67, 0.24     # rates; those of SGD are for the loss's sum
 MOMENTUM = 0.85                            # of SGD
 WHITENING = 3 / 8                          # of all steps in which the first bias learns
@@ -106,8 +106,8 @@ def whitening(images: Tensor) -> np.ndarray:
 
 def optimizer(net: nn.Module, schedule: str, steps: int, batch_size: int, lr: float = MUON, momentum: float = 0.6,
               weight_decay: float = 2e-6) -> tuple[optim.Together, list[optim.Schedule]]:
-    """What trains it, for so many steps of the mean loss, and a schedule for each group. lr is the filters' rate, which
-    those of the others follow; weight_decay one image's, of the others."""
+    """The optimizer for `steps` steps of the mean loss, and a schedule for each group. lr is the filters' rate; the
+    rates of the others are in proportion to it. weight_decay is that of one image, for the others."""
     named = dict(net.named_parameters())
     filters = [p for p in named.values() if p.ndim == 4]
     norms = [p for name, p in named.items() if "norm" in name]
@@ -124,7 +124,7 @@ def optimizer(net: nn.Module, schedule: str, steps: int, batch_size: int, lr: fl
 
 
 def decay(weight_decay: float, rate: float) -> float:
-    """What takes an image's weight_decay of a parameter in each step, whatever the rate."""
+    """The decay that takes an image's weight_decay off a parameter in each step, whatever the rate."""
     return weight_decay / rate if rate else 0.0
 
 

@@ -1,10 +1,10 @@
 """AlexNet (Krizhevsky, Sutskever, Hinton 2012, "ImageNet Classification with Deep Convolutional Neural Networks").
 
-Five convolutions and three full connections, as section 3.5 and Fig. 2 have them: the second, fourth and fifth
-convolution in two groups (there one per GPU), local response normalisation behind the first two (section 3.3: k = 2,
-n = 5, alpha = 1e-4, beta = 0.75), maxima of 3x3 windows two pixels apart, which overlap (3.4), dropout of one half
-behind the first two full connections (4.2). With 1,000 classes it has 60,965,224 parameters. The paper says images of
-224x224, but its sizes follow from 227x227: here the first convolution pads 2 pixels.
+Five convolutions and three full connections, as in section 3.5 and Fig. 2: the second, fourth and fifth convolution in
+two groups (there one per GPU), local response normalisation behind the first two (section 3.3: k = 2, n = 5,
+alpha = 1e-4, beta = 0.75), maxima of 3x3 windows with stride 2, which overlap (3.4), dropout of one half behind the
+first two full connections (4.2). With 1,000 classes it has 60,965,224 parameters. The paper says images of 224x224,
+but its sizes follow from 227x227: here the first convolution pads 2 pixels.
 
 Batches of 128, rate 0.01, momentum 0.9 and decay 0.0005 are the paper's (section 5), which divides the rate by 10 when
 the validation error stops falling; here it follows a cosine. Weights start with variance 2 / fan_in (He et al. 2015),

@@ -1,13 +1,13 @@
 """The two small CIFAR-10 nets that came with Krizhevsky's cuda-convnet (2011), in its style: `cifar10-quick`, of
 "layers-80sec" (26 % error there), and `cifar10-18`, of "layers-18pct" (18 % error).
 
-Three convolutions 5x5 of 32, 32 and 64 filters; behind each windows of 3x3 two pixels apart, the first of maxima before
-the ReLU, the others of averages behind it. `cifar10-quick` has a hidden full connection of 64 units, 145,578 parameters
-in all. `cifar10-18` has none, but response normalisation behind the first two; 89,578 parameters. There it is over
+Three convolutions 5x5 of 32, 32 and 64 filters; behind each, windows of 3x3 with stride 2: first maxima before the
+ReLU, in the others averages behind it. `cifar10-quick` has a hidden full connection of 64 units, 145,578 parameters in
+all. `cifar10-18` has none, but response normalisation behind the first two; 89,578 parameters. There it is over
 neighbouring pixels of a map, here over neighbouring maps; and there windows are cut at the border, here padded.
 
-The rates are this zoo's own: there a rate is lowered by hand when the validation error stands still. Weights start with
-variance 2 / fan_in (He et al. 2015). On an H100 `cifar10-quick` reached an error of 21.8 % (mean of 2 seeds) and
+The rates are this zoo's own: there a rate is lowered by hand when the validation error stops changing. Weights start
+with variance 2 / fan_in (He et al. 2015). On an H100 `cifar10-quick` reached an error of 21.8 % (mean of 2 seeds) and
 `cifar10-18` 16.6 % (one seed; 15.4 % with `--lr 0.02`).
 """
 

@@ -2,10 +2,10 @@
 `zoo.build("lenet5", original=True)` builds.
 
 Each layer up to F6 squashes by 1.7159 tanh(2x/3). S2 and S4 add up 2x2 windows and have a coefficient and a bias per
-map. C3's maps read 3, 4 or 6 of S2's, by Table I. An output is less the squared distance of F6 to the fixed code of its
-class, a stylised picture of 7x12 pixels, and `loss` is equation 9. The paper prints its codes as pictures alone (Fig.
-3); those below were drawn for minidl. It trains by single images and second derivatives, from weights within 2.4 /
-fan_in; here it is batches with momentum, from the layers' own first weights, in as many passes: 20.
+map. C3's maps read 3, 4 or 6 of S2's, by Table I. An output is minus the squared distance of F6 to the fixed code of
+its class, a stylised picture of 7x12 pixels, and `loss` is equation 9. The paper prints its codes as pictures alone
+(Fig. 3); those below were drawn for minidl. The paper trains by single images and second derivatives, from weights
+within 2.4 / fan_in; here it is batches with momentum, from the layers' own first weights, in as many passes: 20.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def codes(classes: int = 10) -> np.ndarray:
 
 
 class LeNet5(nn.Sequential):
-    """The net. Its outputs are less the squared distances to the codes: the largest wins."""
+    """The net. Its outputs are minus the squared distances to the codes: the largest wins."""
 
     output: nn.RBF
 
@@ -64,7 +64,7 @@ class LeNet5(nn.Sequential):
         return self.output.loss(outputs, labels)
 
     def or_none(self, outputs: Tensor) -> Tensor:
-        """As `nn.RBF.or_none`: logits (n,classes+1), of which the last is none of the classes."""
+        """As `nn.RBF.or_none`: logits (n,classes+1); the last is for none of the classes."""
         return self.output.or_none(outputs)
 
 

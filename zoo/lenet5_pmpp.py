@@ -1,11 +1,11 @@
 """LeNet-5 as PMPP's chapter 16 has it (section 16.2, Figs. 16.2 to 16.5), 60,856 parameters: what
 `zoo.build("lenet5", original="pmpp")` builds.
 
-C3 reads all maps of S2. A subsampling layer is a mean, a bias per map and a sigmoid, and nothing stands between it and
-the convolution before it: the 4th edition says that a convolution has the activation only if no subsampling follows, so
-C5 has it. F6 is sigmoid(W X + b). The book leaves the codes of its Gaussian output open; they are those of
-lenet5_1998.py with 0 for -1, since a sigmoid is at least 0, and `loss` is that net's. The book has no recipe either:
-that below is minidl's (docs/notebook/sources.md).
+C3 reads all maps of S2. A subsampling layer is a mean, a bias per map and a sigmoid, and nothing is between it and the
+convolution before it: the 4th edition says that a convolution has the activation only if no subsampling follows, so C5
+has it. F6 is sigmoid(W X + b). The book leaves the codes of its Gaussian output open; they are those of lenet5_1998.py
+with 0 for -1, since a sigmoid is at least 0, and `loss` is that net's. The book has no recipe either: that below is
+minidl's (docs/notebook/sources.md).
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ from minidl import nn
 
 from .recipe import Model, Recipe
 
-FUNCTION = "build"                         # what is called where a file alone is named
+FUNCTION = "build"                         # what is called if only a file is named
 RECIPE = Recipe(lr=1e-3, weight_decay=1e-2, optimizer="adamw")         # of a file that has none
 
 
 def import_file(file: str) -> ModuleType:
-    """Import a Python file, once; files beside it can be imported from it.
+    """Import a Python file, once; other files of its folder can be imported from it.
 
     Raises FileNotFoundError for a file that is not there, ValueError with what went wrong in it.
     """
@@ -61,7 +61,7 @@ def is_code(name: str) -> bool:
 def named(name: str) -> Model:
     """The model that is in such a place; imports the code.
 
-    Raises ValueError where it has neither a function nor a `Model` of that name, and as `import_file` does.
+    Raises ValueError if it has neither a function nor a `Model` of that name, and as `import_file` does.
     """
     place, _, attribute = (name, "", FUNCTION) if name.endswith(".py") else name.rpartition(":")
     if place.endswith(".py"):

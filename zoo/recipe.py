@@ -53,8 +53,8 @@ class Model:
     of_options: recipes that replace it for an option's value, "original=true". image_size: rows and columns of the
     images that it reads; smaller ones are padded. None: its option of that name, or as the data has them. target: what
     its outputs are to be: "label", logits of the class, or "image", what it is given; its method `loss` compares them.
-    optimizer: where it brings one: (net, schedule's name, steps, batch size, lr, momentum, weight decay) -> (optimizer,
-    a schedule for each group). code: where its source is, if that is not the zoo: {"file", "name", "sha256"}.
+    optimizer: if it brings one: (net, schedule's name, steps, batch size, lr, momentum, weight decay) -> (optimizer, a
+    schedule for each group). code: where its source is, if that is not the zoo: {"file", "name", "sha256"}.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Model:
         return self.item((net.model_args.get(self.reads, self.shape[0]), *self.shape[1:]), **net.model_args)
 
     def of_data(self, shape: tuple[int, ...], classes: int = 0) -> dict[str, int]:
-        """Those of its options that data decide, items of this shape and so many classes."""
+        """Those of its options that data decide: items of this shape and `classes` classes."""
         said = {"in_features": shape[0]} if len(shape) == 1 else {"in_channels": shape[0], "image_size": shape[-1]}
         return {name: value for name, value in {**said, "classes": classes}.items() if value and name in self.options}
 

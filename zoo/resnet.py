@@ -54,7 +54,7 @@ class Block(nn.Module):
 
 
 def stage(c: int, m: int, blocks: int) -> nn.Sequential:
-    """Blocks of m filters, of which the first halves the maps where it makes more of them."""
+    """Blocks of m filters; the first halves the maps if it makes more of them."""
     return nn.Sequential(Block(c, m, 1 if c == m else 2), *(Block(m, m, 1) for _ in range(blocks - 1)))
 
 

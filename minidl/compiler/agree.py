@@ -14,11 +14,11 @@ from .reads.facts import picture, same
 
 
 class Difference(Exception):
-    """Where two recordings part, in words."""
+    """Where two recordings differ, in words."""
 
 
 def compare(first: Program, second: Program) -> None:
-    """See that two programs are the same; raises Difference where they are not."""
+    """See that two programs are the same; raises Difference if they are not."""
     pairs = dict(zip([*first.inputs, *(slot for _, slot in first.before)],
                      [*second.inputs, *(slot for _, slot in second.before)], strict=False))
 
@@ -59,7 +59,7 @@ def _pairs(first: list[Call], second: list[Call]) -> Iterator[tuple[Call | None,
 
 
 def _aligned(a: Any, b: Any) -> Iterator[tuple[Any, Any]]:
-    """Leaves of two nested values side by side; where they are nested otherwise, these parts themselves."""
+    """Leaves of two nested values side by side; if they are nested differently, these parts themselves."""
     if type(a) is type(b) and isinstance(a, (tuple, list)) and len(a) == len(b) and not hasattr(a, "_fields"):
         for mine, other in zip(a, b, strict=True):
             yield from _aligned(mine, other)

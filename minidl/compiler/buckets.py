@@ -1,4 +1,4 @@
-"""Gradients that kernels write where the mean over the ranks is formed: a captured step needs no launch that lays them
+"""Kernels write gradients to where the mean over the ranks is formed: a captured step needs no launch that puts them
 one behind the other."""
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def averaged(program: Program) -> dict[int, tuple[Slot, ...]]:
-    """The calls of `rank_mean`, by number, whose arrays may lie in one from the start; and these.
+    """The calls of `rank_mean`, by number, whose arrays may be parts of one array from the start; and these arrays.
 
     Such arrays are of one dtype, results of calls and no views, and nothing else reads them, since the mean is written
-    over them. The rank's share is one by the number of ranks: NCCL's mean knows no other weights.
+    over them. The rank's share is 1 / the number of ranks: NCCL's mean has no other weights.
     """
     calls = program.calls
     made = {slot for call in calls if not (call.known.shares or call.effect) for slot in call.results}
@@ -52,7 +52,7 @@ class Bucket:
             self.parts = dict(zip(self.slots, parts, strict=True))
 
     def holds(self, arrays: tuple[Array, ...]) -> bool:
-        """Whether each array is its part: a launcher may have had other uses for memory of that size."""
+        """Whether each array is its part: a launcher may have used memory of that size for something else."""
         return all(not part.size or (array.flags.c_contiguous and array.data.ptr == part.data.ptr
                                      and array.data.mem is part.data.mem)
                    for array, part in zip(arrays, self.parts.values(), strict=True))
@@ -61,10 +61,10 @@ class Bucket:
 class Buckets:
     """Makes calls on their streams, in place of SideStreams.
 
-    While a call makes what is averaged, it is handed a part of a bucket whenever it asks for memory of just that size,
-    or that of several parts that lie one behind the other. Where all have been made there, the mean is formed in place;
-    where not, `rank_mean` copies them. A bucket is the main stream's memory: a side stream that writes to it waits for
-    all that came before, and the mean for the side stream.
+    While a call makes arrays that are averaged, it gets a part of a bucket whenever it requests memory of exactly that
+    size, or of the size of several adjacent parts. If all were made there, the mean is formed in place; if not,
+    `rank_mean` copies them. A bucket is memory of the main stream: a side stream that writes to it waits for all that
+    came before, and the mean waits for the side stream.
     """
 
     def __init__(self, program: Program, streams: SideStreams):
@@ -99,7 +99,7 @@ def _in_place(flat: Array) -> Callable[..., tuple[Array, ...]]:
 
 
 def _handing_out(parts: list[Array], others: Callable[[int], Any]) -> Callable[[int], Any]:
-    """An allocator that gives each part once, and other memory where none has the size."""
+    """An allocator that gives each part once, and other memory if none has the size."""
     free = sorted((part for part in parts if part.size), key=lambda part: part.data.ptr)
 
     def take(size: int) -> Any:

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class SideStreams:
-    """Streams beside the main one: `others` in turn for work that an update waits for, `last` for counters.
+    """Streams in addition to the main one: `others` in turn for work that an update waits for, `last` for counters.
 
     A call on a side stream waits for all that the main stream was given before it. The call that waits for it waits for
-    all that its stream was given up to it. No call on a side stream reads what another one made, but for counters,
+    all that its stream was given up to it. No call on a side stream reads what another one made, except counters,
     which stay in order.
 
-    So memory may serve again within a capture. A pool keeps what is let go of for the stream on which it was taken.
+    So memory may be used again within a capture. A pool keeps freed memory for the stream on which it was taken.
     A value of the main stream that no side stream touches is made, read, and followed by its successor there, in order.
     One that a side stream reads ends with the update that waits for it, or not at all. What a side stream made is
     read by updates on the main stream, and ends with one; whatever its stream is given later waits for the main stream.
@@ -65,8 +65,8 @@ class SideStreams:
 
 
 class Dry:
-    """Makes calls, in the place of SideStreams, for their kernels alone: what one would change is another array
-    instead, which holds anything."""
+    """Makes calls, in the place of SideStreams, for their kernels alone: an array that one would change is
+    replaced by another one, which holds anything."""
 
     def __init__(self, program: Program):
         self.calls = program.calls
@@ -92,7 +92,7 @@ def _another(array: object) -> Any:
 
 def backward_ahead(node: Node, result: Array) -> None:
     """Have the kernels of an op's backward compiled while the recorded step goes on, by a dry call for a gradient that
-    looks like the op's result. Nothing is noted; an error is raised again where the gradient is wanted."""
+    looks like the op's result. Nothing is noted; an error is raised again when the gradient is wanted."""
     recorder: Any = mode.recorder
     refusal, mode.recorder = recorder.refusal, _UNHEARD
     try:
@@ -115,7 +115,7 @@ GRAPHS: weakref.WeakSet[AsGraph] = weakref.WeakSet()
 
 
 def give_up() -> None:
-    """All graphs are destroyed, at the end of a program: what they launch on may go then."""
+    """Destroy all graphs, at the end of a program: after that, what they launch on may end."""
     for each in GRAPHS:
         each.addresses.graph = None
 
@@ -124,7 +124,7 @@ at_end.append(give_up)
 
 
 class NotCaptured(Exception):
-    """A program with a call that no graph can hold: cuBLAS refuses to be captured, and so does what waits."""
+    """A program with a call that no graph can hold: cuBLAS refuses to be captured, and so does a call that waits."""
 
 
 @contextlib.contextmanager
@@ -137,20 +137,20 @@ def _captured(stream: cupy.cuda.Stream | None = None) -> Iterator[None]:
     except Exception as error:
         if stream is not None and stream.is_capturing():
             with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
-                stream.end_capture()                   # of what cannot be, which is an error, too
+                stream.end_capture()                   # to end a failed capture is an error, too
         raise NotCaptured(f"{type(error).__name__}: {error}") from error
 
 
 class AsGraph:
     """One CUDA graph of all launches, with memory of its own that lives as long as it does. Values whose lifetimes do
-    not meet share it, see `SideStreams`.
+    not overlap share it, see `SideStreams`.
 
-    Inputs are copied to where the graph's calls read them, and back where these change them; those that are the same
-    arrays at each replay (`fixed`, by their places) are read where they lie. Every replay writes its results to the
+    Inputs are copied to where the graph's calls read them, and back if these change them; those that are the same
+    arrays at each replay (`fixed`, by their places) are read in place. Every replay writes its results to the
     same places: what the step returns is copied, gradients are not. The graph itself makes these copies, from and to
     `Addresses`, where it finds learning rates, too: its launch is a replay's only call of the driver.
 
-    Threads replay it one after the other. Raises NotCaptured where a call cannot be part of a graph; nothing was
+    Threads replay it one after the other. Raises NotCaptured if a call cannot be part of a graph; nothing was
     computed then.
     """
 
@@ -211,7 +211,7 @@ class AsGraph:
         return self.memory.bytes
 
     def first(self, given: list[Any]) -> Any:
-        """The first replay, behind which memory is returned: gradients of the recording lived until then."""
+        """The first replay. After it memory is returned: gradients of the recording lived until then."""
         self.run = self.straight(given)
         returned = self.run(given)
         free_all_blocks()
@@ -219,9 +219,9 @@ class AsGraph:
 
     def straight(self, given: list[Any]) -> Callable[[list[Any]], Any]:
         """What a replay does, as a function that is written for the program: loops over lists that are the same
-        each time would take half as long again.
+        each time would take 1.5 times as long.
 
-        Gradients are the same Tensors each time, but for those of arguments, which are results.
+        Gradients are the same Tensors each time, except those of arguments, which are results.
         """
         program = self.program
         text = Text(lock=self.lock, mark=mark_changed, start=self.addresses.start, wrap=wrap,
@@ -258,8 +258,9 @@ class AsGraph:
 
 
 class Text:
-    """A function of a replay's arguments, `given`, line by line, which a lock lets one thread at a time run: from a row
-    of addresses to the launch that reads it nothing else may write one. objects: what lines know by name."""
+    """A function of a replay's arguments, `given`, built line by line. A lock lets one thread at a time run it: between
+    writing a row of addresses and the launch that reads it, nothing else may write one. objects: what lines know by
+    name."""
 
     def __init__(self, **objects: object):
         self.objects, self.lines = objects, ["def run(given):", "  with lock:"]
@@ -293,6 +294,6 @@ class Text:
         return self.name(value)
 
     def function(self) -> Callable[[list[Any]], Any]:
-        made: dict[str, Callable[[list[Any]], Any]] = {}           # apart: objects that hold the function would keep it
+        made: dict[str, Callable[[list[Any]], Any]] = {}           # separate: objects with the function would keep it
         exec("\n".join(self.lines), {"__name__": __name__, **self.objects}, made)
         return made["run"]

@@ -20,8 +20,8 @@ Place = Tensor | int                       # a Tensor from outside, or the numbe
 
 
 class Slot:
-    """A value: an input of the step, an array from outside that every replay shares, or a constant that the step makes,
-    which it has, or the result of a call."""
+    """A value: an input of the step, an array from outside that every replay shares, a constant that the step makes, or
+    the result of a call. Only the second and the third kind have an `array`."""
 
     __slots__ = ("array", "dtype", "kind", "number", "shape")
 
@@ -99,14 +99,14 @@ class Program:
     precision: str = field(default_factory=precision)  # of products, as it was recorded
 
     def written(self) -> set[Slot]:
-        """The values whose memory a call changes, and those that lie in the same memory."""
+        """The values whose memory a call changes, and those in the same memory."""
         source = self.sources()
         roots = {source.get(slot, slot) for call in self.calls for i in call.known.changes
                  for slot in leaves(call.arguments[i]) if isinstance(slot, Slot)}
         return roots | {slot for slot, root in source.items() if root in roots}
 
     def sources(self) -> dict[Slot, Slot]:
-        """Values that may be views, and what of."""
+        """Values that may be views, and what they are views of."""
         source: dict[Slot, Slot] = {}
         for call in self.calls:
             if call.known.shares and isinstance(call.arguments[0], Slot):
@@ -114,7 +114,7 @@ class Program:
         return source
 
     def kept(self) -> set[Slot]:
-        """The values that somebody looks at after the run."""
+        """The values that are needed after the run."""
         return {slot for slot in leaves((self.outputs, [slot for _, slot in self.grads])) if isinstance(slot, Slot)}
 
     def __repr__(self) -> str:

@@ -2,7 +2,7 @@
 
 While `mode.recorder` is set, ops and optimizers get their primitives through a Recorder, and everything that a replay
 could not repeat (reading a value, moving it between devices, making a Tensor from data) is refused, naming the line.
-What the step looks at beside its arguments is noted as Facts.
+What the step looks at other than its arguments is noted as Facts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .reads.arguments import Argument
 from .reads.facts import Facts
 from .reads.names import MAX_BYTES, Names, claim, is_users
 
-PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)       # what a step may return beside Tensors
+PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)       # what a step may return besides Tensors
 BEFORE = "goes backward through what was computed before the step"
 
 
@@ -41,7 +41,7 @@ class CompileError(ValueError):
 class Symbol:
     """An array as an op's body sees it while a step is recorded: its shape and dtype, and nothing else.
 
-    A body that computes with its values, beside the primitives of `k`, would leave a constant in the program.
+    A body that computes with its values, without the primitives of `k`, would leave a constant in the program.
     """
 
     __slots__ = ("_array", "_recorder")
@@ -83,7 +83,7 @@ class Recorder(Listener):
     def __init__(self, step: Callable[..., Any], given: list[Any]):
         self.name = getattr(step, "__qualname__", repr(step))
         self.line = line_of(step)
-        self.refusal: CompileError | None = None       # the last: a step that catches it went another way than plain
+        self.refusal: CompileError | None = None       # the last: a step that caught it took another way than plain
         self.op = ""                                   # whose body runs
         self.calls: list[Call] = []
         self.slots: dict[int, Slot] = {}               # of arrays, by id, for as long as they live
@@ -153,7 +153,7 @@ class Recorder(Listener):
                 self.slot("outside", array)
 
     def change(self, t: Tensor, on_tape: bool = False) -> None:
-        """A Tensor is about to be changed in place: replays do that to one from outside, but for what the tape has."""
+        """A Tensor is about to be changed in place: replays do that to one from outside; on the tape it is refused."""
         if self.is_own(t):
             return
         if on_tape:
@@ -167,7 +167,7 @@ class Recorder(Listener):
             self.refuse("changes whether a Tensor requires a gradient", "do it outside the step, or of x.detach()")
 
     def constant(self, array: Array) -> Array:
-        """The step makes it anew in each run: a copy is its own, unless a pass finds that it may be shared."""
+        """The step makes it anew in each run: it gets its own copy, unless a pass finds that it may be shared."""
         self.slot("constant", array)
         return tensor.backend_of(wrap(array)).copy(array)
 
@@ -185,7 +185,7 @@ class Recorder(Listener):
         return entry is not None and entry[0]() is t
 
     def reads(self, *things: object, what: str = "", entry: str = "") -> None:
-        """The program depends on things. Of an entry that is restless `changes` notes nothing."""
+        """The program depends on these things. `changes` does not note a restless entry."""
         for thing in things:
             if isinstance(thing, dict):
                 note = self.facts.entry if entry in type(thing).restless else self.facts.setting  # type: ignore[attr-defined]  # a group
@@ -204,13 +204,13 @@ class Recorder(Listener):
 
     # ------------------------------------------------------------------ arrays among the arguments
     def check_names(self) -> None:
-        """Raise CompileError where something that was reached cannot be seen to change."""
+        """Raise CompileError if something was reached whose changes cannot be seen."""
         if self.names.refused:
             raise CompileError(f"compile: {self.name} reads {self.names.refused} ({self.line})")
 
     def as_arguments(self, given: list[Any]) -> dict[int, Argument]:
-        """By id, what the step is to see in the place of arrays. They stay, as read, where it may look at what they
-        are: with `is`, if it knows an array by another name too, or with `type`."""
+        """By id, what the step is to see in place of arrays. An array stays, and counts as read, if the step may look
+        at what it is: with `is`, if it knows the array by another name too, or with `type`."""
         found = {}
         for number, value in enumerate(given):
             if isinstance(value, Tensor):
@@ -224,7 +224,7 @@ class Recorder(Listener):
     def look_at(self, number: int, array: Array) -> Array:
         """Values of an array among the arguments are read: what the program depends on."""
         if mode.recorder is not self:
-            return array                               # after the step, by whoever kept it
+            return array                               # after the step, by code that kept it
         if is_cuda(array):
             self.refuse(f"reads argument {number}, an array on a GPU, beside its ops",
                         "pass what it is read for as a number, or compute with a Tensor of it")
@@ -248,7 +248,7 @@ class Recorder(Listener):
             self.lines[id(leaf)] = where()
 
     def _gradient_before(self, leaf: Tensor) -> None:
-        """A first look at leaf.grad is at what was there before the step."""
+        """The first look at leaf.grad sees what was there before the step."""
         self.known[id(leaf)] = leaf
         if id(leaf) not in self.places:                # of an argument, the signature says whether there is one
             self.facts.gradient(leaf)
@@ -326,7 +326,7 @@ class RecordingBackend:
 
 
 def record(step: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Program, Any]:
-    """Run a step and note what it does: (its program, what it returned, its Tensors off the tape)."""
+    """Run a step and note what it does: (its program, what it returned, with Tensors off the tape)."""
     values = values_of(arguments, options)
     given = [value for value in values if isinstance(value, Tensor) or is_array(value)]
     recorder = Recorder(step, given)
@@ -385,7 +385,7 @@ def _output(recorder: Recorder, value: object) -> Any:
 
 
 def _refuse_what_stays(recorder: Recorder) -> None:
-    """Refuse Tensors that a run left behind where a replay would not, and gradients from elsewhere."""
+    """Refuse Tensors that a run left behind but a replay would not, and gradients from elsewhere."""
     for leaf in recorder.leaves.values():
         if leaf._grad is not None and id(leaf._grad._data) not in recorder.slots:
             raise CompileError(f"compile: {recorder.name} {BEFORE}, or sets a gradient (shape {leaf.shape}) that no "
@@ -404,14 +404,14 @@ def _refuse_what_stays(recorder: Recorder) -> None:
 
 
 def _kept(recorder: Recorder) -> list[tuple[Tensor, str]]:
-    """Tensors of the run that somebody still holds, and the lines that made them; but for gradients, which are told."""
+    """Tensors of the run that are still held, and the lines that made them; not gradients, which are told."""
     gradients = {id(leaf._grad) for leaf in recorder.leaves.values()}
     return [(t, line) for ref, line in recorder.own.values() if (t := ref()) is not None and id(t) not in gradients]
 
 
 def _clear_frames(recorder: Recorder) -> None:
     """Empty the frames of functions that have ended and hold Tensors of the run: by themselves, in a tuple, or as a
-    variable that a function within reads."""
+    variable that a nested function reads."""
     kept: list[Any] = [t for t, _ in _kept(recorder)]
     kept += [holder for t in kept for holder in gc.get_referrers(t) if type(holder) in (tuple, CellType)]
     for value in kept:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class ByCalls:
     """Call the primitives one after the other, without tape, geometry or checks.
 
-    Each value is let go of when its plan says so, and its memory serves a later one. streams: whether `values` is to be
-    given side streams.
+    Each value is released when the plan says so, and a later one uses its memory. streams: whether `values` is to
+    be given side streams.
     """
 
     def __init__(self, program: Program, streams: bool = False):

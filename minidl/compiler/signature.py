@@ -1,4 +1,4 @@
-"""What is equal for calls that one program may serve, told by reads, as facts are."""
+"""What is equal for all calls that one program may serve; Reads find it out, as they do for facts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .reads.looks import Look, Read
 
 
 class Signature:
-    """A call's: where Tensors and arrays stand among the arguments (`places`), expressions of the arrays of these
-    (`arrays`), what is looked at (`read`), and what was there (`key`)."""
+    """The signature of a call: the places of Tensors and arrays among the arguments (`places`), expressions of their
+    arrays (`arrays`), what is looked at (`read`), and what was there (`key`)."""
 
     def __init__(self, names: tuple[str, ...], values: Sequence[Any]):
         kinds = tuple(map(_kind, values))
@@ -26,12 +26,12 @@ class Signature:
         self.key = self.read.now(names=names, values=values)
 
     def tell(self, look: Look) -> None:
-        """Make a look see that calls have this signature."""
+        """Make a look check that calls have this signature."""
         look.expect(self.read, "==", self.key)
 
 
 def root_text(array: str) -> str:
-    """The expression of the array whose memory another one, or a view, lies in."""
+    """The expression of the array that owns the memory of an array, which may be a view."""
     return f"({array} if (base := {array}.base) is None else base)"
 
 
@@ -46,7 +46,7 @@ def _array_text(kind: type | None, place: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _read(kinds: tuple[type | None, ...]) -> tuple[list[int], Read]:
-    """(where Tensors and arrays stand, all that is looked at, as one tuple) for arguments of these kinds."""
+    """(the places of Tensors and arrays, all that is looked at, as one tuple) for arguments of these kinds."""
     arrays = [i for i, kind in enumerate(kinds) if kind is not None]
     texts = ["$0()", "$1.grad", "names", "len(values)"]
     for i, kind in enumerate(kinds):
@@ -70,7 +70,7 @@ def _alike(*lists: list[int]) -> tuple[tuple[int, ...], ...]:
 
 
 def _plain(value: Any) -> tuple[Any, ...]:
-    """What tells an argument that is neither a Tensor nor an array from others."""
+    """What distinguishes an argument that is neither a Tensor nor an array from others."""
     try:
         hash(value)
     except TypeError:
@@ -78,13 +78,13 @@ def _plain(value: Any) -> tuple[Any, ...]:
                         "Tensors, arrays and plain values, and use other objects from outside the step") from None
     if isinstance(value, INEXACT):
         return type(value), repr(value)
-    if type(value) in (tuple, frozenset):              # a program knows the Tensors in one as these, from outside
+    if type(value) in (tuple, frozenset):              # a program knows Tensors in it as these ones, from outside
         return type(value), type(value)(_Same(each) if isinstance(each, Tensor) else _plain(each) for each in value)
     return type(value), value if isinstance(value, (*PLAIN, type, np.dtype)) else _Same(value)
 
 
 class _Same:
-    """An argument that is equal to itself alone: what an object's own == leaves out may count for a step."""
+    """An argument that is equal to itself alone: what an object's own == ignores may matter to a step."""
 
     __slots__ = ("value",)
 

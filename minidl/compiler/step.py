@@ -1,8 +1,8 @@
 """The public face: a decorated step, its programs by signature, and when a program is trusted.
 
-The first call with new arguments records; so does the next. Where the two recordings agree, and what they read is as
-it was, later calls replay. What differed between the two and is an argument's array may be any array; what was the same
-must stay the same.
+The first call with new arguments records; so does the next. If the two recordings agree, and what they read has not
+changed, later calls replay. An argument's array that differed between the two may be any array; what was the same must
+stay the same.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 S = TypeVar("S")
 MAX_PROGRAMS = 64                          # of one step, over all signatures; the least recently used go first
-WARN_AT = 10                               # recordings, at which it is said that a step is recorded again and again
+WARN_AT = 10                               # recordings, at which a warning says that a step is recorded again and again
 
 
 def compile(step: Callable[P, R]) -> CompiledStep[P, R]:
     """Make a step (any function of Tensors that may run forward, backward() and optimizer.step()) run without the tape.
 
     The first two calls with a new signature (shapes, dtypes and devices of its Tensors, other arguments by value,
-    precision) run the function as it is and keep the primitive calls that it made, its program. Where both made the
+    precision) run the function as it is and keep the primitive calls that it made, its program. If both made the
     same, later calls replay it: parameters, gradients and optimizer state change in place as in the plain function, a
     learning rate is read anew, and random numbers are drawn anew. Whatever else the step read (attributes of Modules
     and of your own objects, globals, lists, flags of Tensors, an optimizer's numbers) is looked at before each replay;
-    where something is different, the step is recorded anew. On a CUDA device the program is one captured graph.
+    if something is different, the step is recorded anew. On a CUDA device the program is one captured graph.
 
     Returned Tensors are off the tape. Raises CompileError (a ValueError), naming the line, for what could not be
-    replayed: two runs that did not do the same (a random number of NumPy's, a counter), reading a Tensor's values in
+    replayed: two runs that did not do the same (a NumPy random number, a counter), reading a Tensor's values in
     the step, making a Tensor from data, moving one between devices, keeping a Tensor that is not returned. Other
-    effects of the function's Python, as print, happen only where a call is recorded; `recordings` counts these. Warns
-    at the tenth.
+    effects of the function's Python, such as print, happen only when a call is recorded; `recordings` counts these.
+    Warns at the tenth.
 
     >>> import minidl
     >>> w = minidl.Tensor([1.0, 2.0], requires_grad=True)
@@ -86,7 +86,7 @@ class CompiledStep(Generic[P, R]):
         self.recordings = 0
         self._last: _Entry | None = None
         self._ready: _Entry | None = None  # the same if it replayed, and nothing was recorded since
-        # The last recorded call, where it changed what it read beside Tensors: a replay would not.
+        # The last recorded call, if it changed what it read other than Tensors: a replay would not.
         self._changing: tuple[Any, Program] | None = None
         self._programs: OrderedDict[Any, list[_Entry]] = OrderedDict()
 
@@ -142,7 +142,7 @@ class CompiledStep(Generic[P, R]):
         return returned
 
     def _keep(self, signature: Signature, before: list[_Entry], recorded: Program, given: list[Any]) -> _Entry:
-        """The entry of a recording: that of one before with which it agrees, or a new one."""
+        """The entry of a recording: an earlier one that it agrees with, or a new one."""
         changing, self._changing = self._changing, None
         changed = recorded.facts.changed_by_hand()
         try:
@@ -188,7 +188,7 @@ class _Entry:
         self.trusted = False
         self.replay: ByCalls | AsGraph | None = None
         # Arguments that were the same at each recording, as arrays and as Tensors: it cannot be known whether the step
-        # used them by another name too. And what it did use by another name, which no other argument may be.
+        # used them by another name too. And what it did use by another name: no other argument may be that.
         self.fixed: dict[int, weakref.ref[Any]] = {i: weakref.ref(_array(value)) for i, value in enumerate(given)}
         self.same: dict[int, weakref.ref[Any]] = {i: weakref.ref(value) for i, value in enumerate(given)}
         self.outside = _Outside(recorded)
@@ -199,7 +199,7 @@ class _Entry:
 
     @functools.cached_property
     def facts(self) -> list[Fact]:
-        """All that must be as it was for a replay, but for what the signature says."""
+        """All that must be unchanged for a replay, not counting what the signature says."""
         return [*self._facts_of_arguments(), *self.recorded.facts.all()]
 
     def _facts_of_arguments(self) -> list[Fact]:
@@ -219,8 +219,8 @@ class _Entry:
 
     @functools.cached_property
     def look(self) -> Callable[[tuple[str, ...], Sequence[Any]], list[Any] | None]:
-        """At all of it and the signature, see `Look.function`. If it gives None, the program may yet be replayed: equal
-        values may be other objects."""
+        """A look at all facts and the signature, see `Look.function`. If it gives None, the program may still be
+        replayed: equal values may be other objects."""
         look = Look()
         self.signature.tell(look)
         for fact in self.facts:
@@ -228,7 +228,7 @@ class _Entry:
         return look.function(self.signature.places)
 
     def agrees(self, recorded: Program, given: list[Any]) -> bool:
-        """Whether a second recording did the same: then this one is trusted. Raises Difference where it did not."""
+        """Whether a second recording did the same: then this one is trusted. Raises Difference if it did not."""
         try:
             compare(self.recorded, recorded)
         except Difference:
@@ -239,7 +239,7 @@ class _Entry:
             raise
         still = {i: ref for i, ref in self.fixed.items() if ref() is _array(given[i])}
         if len(still) < len(self.fixed):
-            self.replay = None                         # it may have read an argument where it lay
+            self.replay = None                         # it may have read an argument in its own memory
         self.fixed, self.recorded, self.trusted = still, recorded, True
         self.same = {i: ref for i, ref in self.same.items() if ref() is given[i]}
         for name in ("program", "facts", "look"):      # they are of the recording before
@@ -265,7 +265,7 @@ class _Entry:
 
 
 class _Outside:
-    """What a program reads from outside, or looked at there: Tensors, and where arrays lie."""
+    """What a program reads from outside, or looked at there: Tensors, and the arrays that own the memory."""
 
     def __init__(self, program: Program):
         facts = program.facts
@@ -283,5 +283,5 @@ def _array(value: object) -> Any:
 
 
 def _root(array: Array) -> Array:
-    """The array whose memory a view lies in."""
+    """The array that owns the memory of a view; any other array as it is."""
     return array if array.base is None else array.base

@@ -43,4 +43,4 @@ class ByTensor(Generic[T]):
         return [(t, value) for ref, value in list(self._held.values()) if (t := ref()) is not None]
 
     def __reduce__(self) -> Any:
-        return ByTensor, (self.pairs(),)   # copies are of other Tensors, which are copied beside
+        return ByTensor, (self.pairs(),)   # copies are of other Tensors, which are copied too

@@ -32,7 +32,7 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensor | Sequence[Tens
     Nothing is added to `.grad`, and closures that lead to no input do not run. grad_outputs: a gradient for each
     output, None for one of a single value. create_graph: the gradients can be differentiated in turn; the graph is
     then kept. retain_graph: keep it in any case. allow_unused: None for an input that the outputs do not depend on,
-    which is an error else.
+    which is otherwise an error.
 
     Raises ValueError for inputs and outputs that require no gradient, and as `Tensor.backward`.
 
@@ -87,7 +87,7 @@ def _gradients(ys: Tensor, xs: Sequence[Tensor], v: Tensor | None, create_graph:
 
 
 def _like(given: Tensors, found: tuple[Any, ...]) -> Any:
-    """One where one was given."""
+    """One Tensor if one was given, else a tuple."""
     return found[0] if isinstance(given, Tensor) else found
 
 
@@ -110,9 +110,9 @@ def _stacked(rows: list[Tensor], y: Tensor, x: Tensor) -> Tensor:
 def jacobian(func: Callable[..., Any], inputs: Tensors, create_graph: bool = False) -> Any:
     """All derivatives of func(*inputs) by its inputs: (*output.shape, *input.shape), one backward pass per element.
 
-    A Tensor for one input, a tuple for a tuple of them; the same for outputs, outside. What does not depend on an input
-    is 0, as what func computes from other Tensors than it is given. create_graph: the result can be differentiated, by
-    the inputs too. func is recorded within `no_grad` too.
+    A Tensor for one input, a tuple for a tuple of inputs; a tuple of outputs gives a tuple of these. Derivatives are 0
+    for outputs that do not depend on an input, and for those that func computes from other Tensors than its arguments.
+    create_graph: the result can be differentiated, by the inputs too. func is recorded within `no_grad` too.
 
     >>> jacobian(lambda x: x * x, Tensor([1.0, 2.0])).tolist()
     [[2.0, 0.0], [0.0, 4.0]]
@@ -124,7 +124,7 @@ def jacobian(func: Callable[..., Any], inputs: Tensors, create_graph: bool = Fal
 
 
 def hessian(func: Callable[..., Tensor], inputs: Tensors, create_graph: bool = False) -> Any:
-    """All second derivatives of a func of one number: (*input.shape, *input.shape); for a tuple a tuple of tuples.
+    """All second derivatives of a func of one number: (*input.shape, *input.shape); a tuple of tuples for a tuple.
 
     >>> hessian(lambda x: (x ** 3).sum(), Tensor([1.0, 2.0])).tolist()
     [[6.0, 0.0], [0.0, 12.0]]
@@ -137,7 +137,7 @@ def hessian(func: Callable[..., Tensor], inputs: Tensors, create_graph: bool = F
 @recorded()
 def hvp(func: Callable[..., Tensor], inputs: Tensors, v: Tensors | None = None,
         create_graph: bool = False) -> tuple[Tensor, Any]:
-    """(func(*inputs), its Hessian times v) of a func of one number, by two backward passes; v as inputs.
+    """(func(*inputs), its Hessian times v) of a func that gives one number, by two backward passes; v is like inputs.
 
     v may be left out for one input of one element.
 

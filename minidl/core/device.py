@@ -1,6 +1,6 @@
 """Where arrays live, and what holds for all computing there: precision and the memory that kernels may borrow.
 
-CuPy is imported when the first array goes to, or is asked for on, a CUDA device: it takes a third of a second.
+CuPy is imported when the first array goes to a CUDA device, or is wanted there: the import takes a third of a second.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def set_precision(precision: str) -> None:
     """How CUDA devices compute products of float32 arrays, in convolutions, attention and linear layers. "fp32": fused
     multiply-adds in float32 (the default). "tf32": tensor cores on operands of 10 bits of mantissa. "3xtf32": each
     operand as the sum of two tf32 numbers, three products: nearly float32's accuracy. "bf16": operands rounded to 7
-    bits, or as for "tf32"; compiled steps also store images between convolutions so. Sums are always float32. The CPU
-    and float64 take no notice.
+    bits, or as for "tf32"; compiled steps also store images between convolutions in bfloat16. Sums are always float32.
+    It has no effect on the CPU, nor on float64.
 
     Raises ValueError for another name.
 
@@ -71,10 +71,10 @@ def workspace_limit() -> int:
 
 # ---------------------------------------------------------------- which device
 def resolve(device: str) -> str:
-    """Turn what a user asked for ("auto", "cpu", "cuda") into the device that serves.
+    """Turn what a user asked for ("auto", "cpu", "cuda") into the device that is used.
 
-    "auto" is "cuda" where a GPU and CuPy are at hand, else "cpu". Raises ValueError for an unknown name, and for
-    "cuda" where it cannot serve: the message says what is missing. "cuda:0" is "cuda".
+    "auto" is "cuda" if there are a GPU and CuPy, else "cpu". Raises ValueError for an unknown name, and for
+    "cuda" if it cannot be used: the message says what is missing. "cuda:0" is "cuda".
 
     >>> resolve("cpu")
     'cpu'
@@ -93,7 +93,7 @@ def resolve(device: str) -> str:
 
 @functools.cache
 def _missing() -> str:
-    """What keeps this machine from computing with CUDA and the way out; empty where nothing does."""
+    """What keeps this machine from computing with CUDA and the way out; empty if nothing does."""
     gpu = has_nvidia_gpu()
     if importlib.util.find_spec("cupy") is None:
         return (f"CuPy is not installed; run {install('cuda13')} (or {install('cuda12')} for a driver older than 580)"
@@ -143,7 +143,7 @@ def unmasked(who: str, data: object) -> None:
 
 
 def as_array(data: object, dtype: DType = None) -> Array:
-    """Data as an array of a dtype: itself where it is one, a CuPy array where it is on a GPU, else NumPy's, in the
+    """Data as an array of a dtype: itself if it is one, a CuPy array if it is on a GPU, else a NumPy array in the
     machine's byte order."""
     if is_cuda(data):
         return data.astype(dtype or data.dtype, copy=False)
@@ -157,7 +157,7 @@ def device_of(array: object) -> str:
     >>> device_of(np.zeros(3))
     'cpu'
     """
-    if is_cuda(array):                     # first: the emulator's arrays, which stand for CuPy's, are NumPy's too
+    if is_cuda(array):                     # first: the emulator's arrays, which replace CuPy's, are NumPy's too
         return "cuda"
     if isinstance(array, (np.ndarray, np.generic)):
         return "cpu"
@@ -189,7 +189,7 @@ def is_array(value: object) -> TypeGuard[Array]:
 
 
 def is_cuda(array: object) -> TypeGuard[Array]:
-    """Whether something is a CuPy array; where there is one, CuPy was imported before."""
+    """Whether something is a CuPy array; if there is one, CuPy was imported before."""
     cupy = sys.modules.get("cupy")
     return cupy is not None and isinstance(array, cupy.ndarray)
 

@@ -28,7 +28,7 @@ class GradcheckReport:
 
     mode: "jacobian" (every element) or "direction" (random directions). checked: how many derivatives were
     compared. tolerance_used: the largest difference as a share of its tolerance, at most 1. worst: where that was,
-    (index of the input, element or None in a direction); None where nothing was compared.
+    (index of the input, element or None in a direction); None if nothing was compared.
     """
 
     mode: str
@@ -43,18 +43,18 @@ def gradcheck(fn: Callable[..., Tensor], inputs: Sequence[Tensor], *, eps: float
     """Compare the gradients of `fn(*inputs)`, a Tensor of any shape, with central differences.
 
     Every float64 input with requires_grad is checked; the others are passed on as they are. A derivative passes
-    where |analytic - numeric| <= atol + rtol * |numeric|. An element x is moved by eps * max(1, |x|).
+    if |analytic - numeric| <= atol + rtol * |numeric|. An element x is moved by eps * max(1, |x|).
 
-    While inputs times outputs are at most `max_jacobian` elements, every entry of the Jacobian is compared. Above
+    If inputs times outputs are at most `max_jacobian` elements, every entry of the Jacobian is compared. Above
     that the derivative of a random combination of the outputs (of length 1) is compared along `directions` random
-    directions an input, decided by `seed`; a direction that fails is halved until one element is found.
+    directions per input, decided by `seed`; a direction that fails is halved until one element is found.
 
-    The inputs and their `.grad` stay as they are. Values where fn has a kink (relu at 0, equal maxima) have no
-    derivative to compare: keep them away from there.
+    The inputs and their `.grad` stay as they are. At a kink of fn (relu at 0, equal maxima) there is no
+    derivative to compare: keep the inputs away from it.
 
     Raises GradcheckError (a ValueError) naming input, element, both values and the tolerance; also for a missing
     gradient, one of a wrong shape or dtype, and an fn that is not deterministic or not finite. Raises TypeError
-    for an input or result that is not a float64 Tensor, and ValueError where no input requires a gradient.
+    for an input or result that is not a float64 Tensor, and ValueError if no input requires a gradient.
 
     >>> x = Tensor([[1.0, 2.0]], dtype="float64", requires_grad=True)
     >>> gradcheck(lambda x: (x * x).sum(), [x]).mode
@@ -94,7 +94,7 @@ class _Check:
             return np.array(_float64(self.fn(*[Tensor(a, device=self.device) for a in arrays])).numpy())
 
     def gradients(self, cotangent: np.ndarray) -> list[np.ndarray]:
-        """What backward gives each checked input for one gradient of the output, flat; zeros where none came."""
+        """What backward gives each checked input for one gradient of the output, flat; zeros if none came."""
         for leaf in self.leaves:
             leaf.grad = None
         if self.y.requires_grad:

@@ -1,4 +1,4 @@
-"""What surrounds a run: where files are kept between runs, what pip is to bring, and whether there is anything to
+"""What surrounds a run: where files are kept between runs, what pip is to install, and whether there is a stream to
 print to."""
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]             # of a checkout, or site-
 
 
 def cache_folder() -> Path:
-    """Where data sets are kept, and which convolutions were the fastest: $MINIDL_CACHE, or minidl in $XDG_CACHE_HOME,
-    or ~/.cache/minidl, on every system.
+    """The folder for data sets and for the record of the fastest convolutions: $MINIDL_CACHE, or minidl in
+    $XDG_CACHE_HOME, or ~/.cache/minidl, on every system.
 
     >>> cache_folder().is_absolute() or "MINIDL_CACHE" in os.environ
     True
@@ -23,8 +23,8 @@ def cache_folder() -> Path:
 
 
 def install(extra: str) -> str:
-    """The command that brings what an extra needs: in a checkout the extra itself, elsewhere its packages, since minidl
-    may be on no index. Every message that names an extra takes it from here."""
+    """The command that installs what an extra needs: in a checkout the extra itself, elsewhere its packages, since
+    minidl may be on no index. Every message that names an extra takes it from here."""
     if not (ROOT / "setup.cfg").exists():
         names = " ".join(map(shlex.quote, requirements(extra)))
         return f"pip install {names or f'the packages of the extra {extra!r} of minidl'}"

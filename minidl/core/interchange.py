@@ -1,7 +1,7 @@
 """Memory shared with NumPy, CuPy, PyTorch and JAX: DLPack both ways, and CuPy's and Numba's interface.
 
 What is shared is the memory alone. A write from the other side is seen here at once, but nothing notes it: a graph that
-read the Tensor before then runs backward with the new values. Say so by `t.mark_changed()`.
+read the Tensor before then runs backward with the new values. Report it by `t.mark_changed()`.
 """
 
 # A method's self is a Tensor, which inherits it for type checkers; mypy wants a supertype.
@@ -25,8 +25,8 @@ def from_dlpack(x: object) -> Tensor:
     """A Tensor in the memory of another library's array: of NumPy, CuPy, PyTorch, JAX, any that has `__dlpack__`.
 
     Nothing is copied; it requires no gradient. What is read-only there is read-only here. Raises TypeError for what is
-    no such array and for numbers that a Tensor cannot hold; BufferError, or what the other library raises, where it
-    does not share: PyTorch does not for a tensor that requires a gradient.
+    no such array and for numbers that a Tensor cannot hold; BufferError, or what the other library raises, if it
+    does not share: PyTorch does not share a tensor that requires a gradient.
 
     >>> a = np.zeros(2)
     >>> t = from_dlpack(a); a[0] = 7.0; t.tolist()
@@ -60,7 +60,7 @@ def from_dlpack(x: object) -> Tensor:
 
 # ---------------------------------------------------------------- Tensor's side
 def _require_shared(t: Tensor) -> Any:
-    """A Tensor's array, where another library may have it."""
+    """A Tensor's array, if another library may have it."""
     mode.recorder.refuse("gives a Tensor's memory to another library", "return the Tensor and share it outside")
     if t.requires_grad:
         raise BufferError(f"dlpack: a Tensor that requires a gradient (shape {t.shape}) is not shared, since changes "
@@ -72,7 +72,7 @@ def _require_shared(t: Tensor) -> Any:
 
 
 class Shared:
-    """What other libraries ask a Tensor for: its methods, and for type checkers a class that it inherits."""
+    """What other libraries call on a Tensor: its methods. For type checkers it is a class that Tensor inherits."""
 
     def __dlpack__(self: Tensor, *, stream: object = None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:

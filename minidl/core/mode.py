@@ -20,8 +20,8 @@ changes = [0]                              # when an attribute of anything Watch
 
 
 def note_change() -> None:
-    """Something Watched is another now. To be called after the change: who sees the old number may see the new value,
-    never the reverse."""
+    """Something Watched has changed. Call it after the change: a reader of the old number may see the new value, never
+    the reverse."""
     changes[0] = clock()
 
 
@@ -44,8 +44,8 @@ class Watched:
 
 
 class Listener:
-    """What a thread's work is told to. This one does nothing; compiler.record.Recorder, which takes its place while
-    a step is recorded, notes or refuses."""
+    """It is told of a thread's work. This one does nothing. compiler.record.Recorder takes its place while a step is
+    recorded: it notes the work, or refuses it."""
 
     recording = False
 
@@ -66,25 +66,25 @@ class Listener:
         """Something is done that no replay could repeat."""
 
     def reads(self, *things: object, what: str = "", entry: str = "") -> None:
-        """What follows depends on things: what can be reached from a Module or a function, which is about to be called;
-        what a list holds; the attributes of anything else. entry: on this entry of an optimizer's group alone. what: in
-        words, of a list or an entry."""
+        """What follows depends on things: on all that can be reached from a Module or a function, which is about to be
+        called; on what a list holds; on the attributes of anything else. entry: on this entry of an optimizer's group
+        alone. what: a list or an entry in words."""
 
     def given(self, *things: object) -> None:
         """Tensors, and arrays from before the step, are given to an op or a primitive."""
 
     def constant(self, array: T) -> T:
-        """An array that shapes and plain numbers alone decide: as a Tensor is to hold it."""
+        """An array that depends on shapes and plain numbers alone, as a Tensor is to hold it."""
         return array
 
     def cast(self) -> None:
         """A Tensor is about to be converted with .to()."""
 
     def made(self, t: Tensor, of_data: bool = False) -> None:
-        """A Tensor is made around what a primitive gave, or of data."""
+        """A Tensor is made around what a primitive gave, or from data."""
 
     def change(self, t: Tensor, on_tape: bool = False) -> None:
-        """A Tensor is about to be changed in place: its memory, or, on the tape, what it is."""
+        """A Tensor is about to be changed in place: its memory or, on the tape, its array and Node."""
 
     def flag(self, t: Tensor) -> None:
         """Whether a Tensor requires a gradient is about to be set."""
@@ -101,13 +101,13 @@ class StandIn:
 
 
 def unwrapped(value: object) -> Any:
-    """The array itself, of a StandIn that an op is given; anything else as it is."""
+    """The array of a StandIn that an op is given; anything else as it is."""
     return value._array if issubclass(type(value), StandIn) else value  # type: ignore[attr-defined]  # just seen
 
 
 class _Mode(threading.local):
     grad = True                            # is the tape recording in this thread?
-    recorder: Listener = Listener()        # what the work of this thread is told to
+    recorder: Listener = Listener()        # it is told of the work of this thread
 
 
 mode = _Mode()

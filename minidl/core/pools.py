@@ -20,8 +20,8 @@ _pages: list[Any] = []                     # the host's memory that such graphs 
 
 _lasting: list[Any] = []                   # the pool of arrays that live as long as a training, once there is one
 
-keepers: list[Callable[[], None]] = []     # what lets go of memory that is kept to be used again
-at_end: list[Callable[[], None]] = []      # what destroys captured graphs, before what they use ends
+keepers: list[Callable[[], None]] = []     # functions that release memory that is kept for reuse
+at_end: list[Callable[[], None]] = []      # functions that destroy captured graphs, before what they use ends
 
 
 class GraphMemory:
@@ -80,10 +80,10 @@ def _end(pool: Any, blocks: list[Any], read: list[Any]) -> None:
 
 @contextlib.contextmanager
 def lasting(beside: object = None) -> Iterator[None]:
-    """New arrays on a CUDA device are expected to live as long as the process or the training meanwhile, and have their
-    memory in a pool of their own: in CuPy's, each would keep the whole of a larger chunk that a step's values left.
+    """Within this, new arrays on a CUDA device are expected to live as long as the process or the training. They have
+    their own pool: in CuPy's pool each would keep the whole of a larger chunk that a step's values left.
 
-    beside: an array on the device that they go to; where it is one of NumPy's there is nothing to do.
+    beside: an array on the device that they go to; if it is a NumPy array, there is nothing to do.
     """
     if isinstance(beside, np.ndarray):
         yield
@@ -97,8 +97,8 @@ def lasting(beside: object = None) -> Iterator[None]:
 
 
 def free_all_blocks() -> None:
-    """Return to the device all free memory of CuPy's own pool, of that for what lasts, and of the pools whose graph no
-    longer exists; what is kept to be used again, too."""
+    """Return to the device all free memory of CuPy's own pool, of the pool for lasting arrays, and of the pools whose
+    graph no longer exists; also what is kept for reuse."""
     import cupy
 
     for let_go in keepers:

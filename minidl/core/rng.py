@@ -3,10 +3,10 @@
 Each consumer (an initialiser, a call of `rand` or dropout) takes one key. The same seed and the same order of
 consumers give the same bits, whatever number of values each of them draws.
 
-What makes an item or a batch of data draws from a stream of its own (`stream_of`): threads make them ahead, and a
-training that goes on passes over them. Else there is one stream of keys for the process, so what threads draw from it
-together depends on who comes first. A thread that calls `manual_seed` has a stream of its own from then on: several
-trainings in one process are reproducible where each seeds its own thread.
+Code that makes an item or a batch of data draws from its own stream (`stream_of`): threads make items ahead, and a
+training that is resumed skips them. Otherwise there is one stream of keys for the process, so what several threads draw
+from it depends on which comes first. A thread that calls `manual_seed` has its own stream from then on: several
+trainings in one process are reproducible if each seeds its own thread.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _own = _Own()
 def manual_seed(seed: int) -> None:
     """Restart minidl's randomness (initialisers, dropout) from a seed, an int in [0, 2**64).
 
-    On the main thread: of the process, but for threads that have called this. On another thread: of that thread alone,
-    which draws from then on what the main thread of another process would from the same seed, whatever others draw.
+    On the main thread: for the process, except threads that have called this. On another thread: for that thread alone.
+    From then on it draws what the main thread of another process would draw from the same seed, whatever others draw.
 
     >>> manual_seed(7); a = generator().random()
     >>> manual_seed(7); a == generator().random()
@@ -59,14 +59,14 @@ def manual_seed(seed: int) -> None:
 
 
 def checked_seed(who: str, seed: object) -> int:
-    """A seed as an int. Raises ValueError in the name of `who` for what is none: 1.5 would be 1, and True be 1."""
+    """A seed as an int. Raises ValueError in the name of `who` for anything else: 1.5 would be 1, and so would True."""
     if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or not 0 <= seed < 2**64:
         raise ValueError(f"{who}: seed is {seed!r} but must be an int in [0, 2**64)")
     return int(seed)
 
 
 def get_state() -> Key:
-    """(seed, counter) of the key that this thread draws next; drawing none.
+    """(seed, counter) of the key that this thread draws next; it draws none.
 
     >>> manual_seed(7); a = generator().random(); state = get_state(); b = generator().random()
     >>> set_state(state); b == generator().random()
@@ -77,7 +77,7 @@ def get_state() -> Key:
 
 
 def set_state(state: Key) -> None:
-    """Go on from where `get_state` was called: of the process or of this thread alone, as `manual_seed` has it.
+    """Go on from where `get_state` was called: for the process or for this thread alone, as in `manual_seed`.
 
     Raises ValueError for anything but two ints in [0, 2**64) and [0, 2**63).
     """
@@ -104,7 +104,7 @@ class stream_of:
     True
     """
 
-    __slots__ = "before", "numbers"        # a class, because it is entered for each item of data: half the time
+    __slots__ = "before", "numbers"        # a class takes half the time: it is entered for each item of data
 
     def __init__(self, *numbers: int):
         self.numbers = numbers
@@ -119,8 +119,8 @@ class stream_of:
 
 
 def set_rank(rank: int) -> None:
-    """Make the keys of `next_key` those of one of several processes that have the same seed: what dropout leaves out is
-    another thing on each, while initialisers and `rand` draw the same."""
+    """Make the keys of `next_key` different from those of other processes that have the same seed: dropout leaves out
+    different values on each, while initialisers and `rand` draw the same."""
     global _apart
     _apart = rank * 0x9E3779B97F4A7C15
 

@@ -45,7 +45,7 @@ again: Callable[..., Any] = max            # a Node -> its primitives and closur
 class Node:
     """One recorded operation: its name, its backward closure and where its inputs came from.
 
-    `inputs[i]` is the Node that made input i, or the Tensor itself where no operation did (None for a number);
+    `inputs[i]` is the Node that made input i, or the Tensor itself if no operation did (None for a number);
     `need[i]` says whether a gradient is wanted. `k` is the backend whose primitives the operation used. `changed`
     is that of the Tensor it made: when the result's memory was last changed in place. `made` is the id of the array
     that it made, or NumPy's number and the array around it: closures of this Node, and of those whose inputs it made,
@@ -129,7 +129,7 @@ class Tensor(Attached):
     # ------------------------------------------------------------------ what it holds
     @property
     def data(self) -> Any:
-        """The array itself. Set or changed by hand it is on no tape; a compiled step refuses both."""
+        """The array itself. The tape does not see it set or changed by hand; a compiled step refuses both."""
         mode.recorder.refuse("takes a Tensor's array (.data)", "compute with the Tensor")
         return self._data
 
@@ -197,7 +197,7 @@ class Tensor(Attached):
         return f"Tensor({body}, {facts})"
 
     def __format__(self, spec: str) -> str:
-        """As a number where a format is given, f"{loss:.4f}"; else as repr."""
+        """As a number if a format is given, f"{loss:.4f}"; else as repr."""
         return format(self.item(), spec) if spec else repr(self)
 
     # ------------------------------------------------------------------ out of minidl
@@ -263,7 +263,7 @@ class Tensor(Attached):
         return alias
 
     def to(self, device: DType = None, dtype: DType = None) -> Tensor:
-        """This Tensor on another device or in another dtype (which may come first), as a new leaf; itself where nothing
+        """This Tensor on another device or in another dtype (which may come first), as a new leaf; itself if nothing
         changes.
 
         Raises ValueError for a Tensor that is part of a recorded graph: no gradient would flow back.
@@ -303,9 +303,9 @@ class Tensor(Attached):
         retain_graph: keep the closures so that backward can run again; else each is dropped once used.
         create_graph: record the gradients too, so that they can be differentiated; the graph is then kept.
 
-        Raises ValueError where there is nothing to differentiate, for a gradient of another shape or dtype,
-        for a graph that was already used, and where an input or a result of one of its operations was changed in
-        place since it was recorded; with create_graph for a gradient that cannot be differentiated, by name.
+        Raises ValueError if there is nothing to differentiate, for a gradient of another shape or dtype,
+        for a graph that was already used, and if an input or a result of one of its operations was changed in
+        place since it was recorded; with create_graph also for a gradient that cannot be differentiated: it names it.
         """
         if not self.requires_grad:
             raise ValueError(f"backward: this Tensor (shape {self.shape}) does not require a gradient; compute "
@@ -373,7 +373,7 @@ def mark_changed(tensors: Collection[Tensor]) -> None:
 def wrap(array: Array, node: Node | None = None) -> Tensor:
     """A Tensor around an array of a known backend, without the checks of `Tensor(...)`."""
     tensor = Tensor.__new__(Tensor)
-    if isinstance(array, np.generic):      # where a result has no axes; a Tensor always holds an array
+    if isinstance(array, np.generic):      # if a result has no axes; a Tensor always holds an array
         tensor._data = np.asarray(array)
         if node is not None:
             node.made = array, tensor._data
@@ -388,7 +388,7 @@ def wrap(array: Array, node: Node | None = None) -> Tensor:
 
 
 def weights_of(value: object) -> Tensor | None:
-    """`weights` of a weighted mean, None of anything else: without asking what others call it by that name."""
+    """`weights` of a weighted mean, None for anything else; a class's own __getattr__ is not called."""
     try:
         return object.__getattribute__(value, "weights")
     except AttributeError:
@@ -396,7 +396,7 @@ def weights_of(value: object) -> Tensor | None:
 
 
 def as_tensor(data: object, device: str | None = None) -> Tensor:
-    """A Tensor as it is; of what `Tensor(...)` takes, one on a device."""
+    """A Tensor as it is; anything else that `Tensor(...)` takes, as a Tensor on a device."""
     return data if isinstance(data, Tensor) else Tensor(data, device=device)
 
 
@@ -421,7 +421,7 @@ def _reachable(roots: Iterable[Node]) -> list[Node]:
 
 def _walk(root: Node, seed: Array, retain_graph: bool) -> None:
     """Run the closures youngest first; leaf gradients are committed only when all of them have run."""
-    gradients, k = _flow({root: seed}, retain_graph)       # whose own references to arrays end before leaves take them
+    gradients, k = _flow({root: seed}, retain_graph)       # its own references to arrays end before leaves take them
     _add_to_grads(gradients, k, {id(seed)})
 
 
@@ -429,8 +429,8 @@ def _flow(flowing: dict[Node, Any], retain_graph: bool, taped: bool = False,
           wanted: Collection[int] | None = None) -> tuple[list[tuple[Any, Any]], ModuleType]:
     """The leaves with their gradients, and a backend. flowing: Nodes with the gradients of what they made.
 
-    taped: the closures run on Tensors, and are recorded. wanted: ids of the Nodes and leaves for whose sake alone
-    closures run; the gradients of what these Nodes made are in the result too.
+    taped: the closures run on Tensors, and are recorded. wanted: ids of Nodes and leaves. Only closures that
+    lead to these run; the gradients of what these Nodes made are in the result too.
     """
     nodes = _reachable(flowing)
     _refuse_stale(nodes)
@@ -482,7 +482,7 @@ def _needs(nodes: list[Node], wanted: Collection[int]) -> dict[Node, tuple[bool,
 def flow(outputs: Iterable[tuple[Tensor, Tensor]], create_graph: bool, retain_graph: bool | None = None,
          inputs: Collection[Tensor] | None = None) -> list[tuple[Any, Tensor]]:
     """(A leaf, its gradient) for all that outputs depend on; or (a leaf or the Node that made an input, its gradient)
-    for inputs. outputs: with the gradients to begin with. What create_graph and retain_graph mean is in `backward`."""
+    for inputs. outputs: each with the gradient to begin with. create_graph and retain_graph are as in `backward`."""
     flowing: dict[Node, Any] = {}
     found: dict[int, tuple[Any, Any]] = {}
     grad, mode.grad = mode.grad, create_graph
@@ -507,7 +507,7 @@ def flow(outputs: Iterable[tuple[Tensor, Tensor]], create_graph: bool, retain_gr
 
 
 def _add_to_grads(gradients: list[tuple[Tensor, Array]], k: ModuleType, shared: Collection[int]) -> None:
-    """Add to .grad of leaves. shared: ids of arrays that somebody else holds."""
+    """Add to .grad of leaves. shared: ids of arrays that are held elsewhere too."""
     held = set(shared)
     for leaf, passed in gradients:
         g = whole(k, passed) if passed.__class__ is Parts else passed

@@ -17,8 +17,8 @@ from .sources import leaves, mapped
 
 
 def own_batches(loader: object) -> str | None:
-    """By what a loader makes its batches in a way that no device can follow: a method of its own, a transform, or the
-    __getitem__ of data that is not an array; None where it does as a DataLoader of images or arrays."""
+    """The name of what makes a loader's batches in a way that no device can follow: a method of its own, "transform",
+    or "__getitem__" for data that is not an array. None if it makes them as a DataLoader of images or arrays does."""
     for name in ("__iter__", "_batch", "next_order"):
         if getattr(type(loader), name, None) is not getattr(DataLoader, name) or name in vars(loader):
             return name
@@ -30,9 +30,9 @@ class DeviceBatches:
     """A DataLoader's batches, the same items in the same order, for steps that take them themselves.
 
     Iterating starts the loader's next epoch and gives the size of each batch; `next(size)`, in the step, gives the
-    batch. The epoch's order and the place in it lie on the loader's device, where each batch is picked: a compiled step
-    is recorded for each size that batches have, and then replayed in all epochs. What `loader.skip` and
-    `loader.set_epoch` say is so for the next iteration here too.
+    batch. The epoch's order and the position in it are kept on the loader's device, and each batch is picked there. A
+    compiled step is recorded for each batch size, and then replayed in all epochs. `loader.skip` and `loader.set_epoch`
+    apply to the next iteration here too.
 
     >>> import minidl
     >>> from minidl import data
@@ -57,7 +57,7 @@ class DeviceBatches:
         self.sizes = [end - begin for begin, end in (part_of(size, *loader.part) for size in loader.sizes)]
         self._order = to_device(np.zeros(sum(self.sizes), np.int64), loader.device)
         self._key = to_device(np.zeros(2, np.uint64), loader.device)           # of the epoch's augmentation
-        # The number of the batch that was last taken, from 0: before the first epoch that of the last there is.
+        # The number of the batch that was last taken, from 0. Before the first epoch it is that of the last batch.
         self.position = Tensor(to_device(np.array([len(self.sizes) - 1]), loader.device))
 
     def __iter__(self) -> Iterator[int]:
@@ -71,14 +71,14 @@ class DeviceBatches:
 
     def _epoch(self, start: int) -> Iterator[int]:
         yield from self.sizes[start:]
-        self.loader.draw_ahead()                       # the device has the last steps to do yet
+        self.loader.draw_ahead()                       # the device is still busy with the last steps
 
     def next(self, size: int) -> Any:
-        """The epoch's next batch, of a size that iterating gave: as the loader's, of Tensors.
+        """The epoch's next batch, of a size that iterating gave: the same as the loader's, but of Tensors.
 
-        Of a Dataset: images (size,c,h,w), labels int64 (size,). Beyond the epoch's end there is none: on the CPU a
-        ValueError, on CUDA, which is not waited for, images of NaN and labels of -1, and so a loss of NaN (of arrays
-        each byte is 0xFF, which is the same). Raises ValueError for a size that is none of the loader's.
+        Of a Dataset: images (size,c,h,w), labels int64 (size,). After the epoch's end there is no batch. The CPU then
+        raises ValueError. CUDA is not waited for, and gives images of NaN and labels of -1, and so a loss of NaN (of
+        arrays each byte is 0xFF, which is the same). Raises ValueError for a size that the loader does not have.
         """
         if size not in self.sizes:
             raise ValueError(f"DeviceBatches: size is {size!r} but must be {self.sizes[0]}, or "

@@ -1,4 +1,4 @@
-"""Which side of a split something is on, decided by what it is: what was trained on is never tested with later."""
+"""Which side of a split an item is on. The item itself decides it: what was trained on is never tested with later."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from ..core import rng
 
 FOR_THE_TEST = 0.2
-SEEDS = 100                                # as many are tried for one that splits a small set
+SEEDS = 100                                # seeds that are tried, to find one that splits a small set
 
 
 def chances(names: Iterable[str], seed: int) -> np.ndarray:
@@ -25,7 +25,7 @@ def chances(names: Iterable[str], seed: int) -> np.ndarray:
 
 
 def for_the_test(chance: np.ndarray) -> np.ndarray:
-    """Which are for the test: about one of five. Each number decides for itself, whatever others there are.
+    """Which items are for the test: about one in five. Each number decides for its own item, whatever the others are.
 
     >>> for_the_test(np.array([0.9, 0.1, 0.3])).tolist()
     [False, True, False]

@@ -32,8 +32,8 @@ def channel_statistics(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Stored(NamedTuple):
-    """A whole data set on a device: images uint8 (n,c,h,w), labels int64 (n,), and what makes pixels of bytes: byte *
-    scale + shift, one number per channel."""
+    """A whole data set on a device: images uint8 (n,c,h,w), labels int64 (n,), and how bytes become pixels: byte *
+    scale + shift, one number of each per channel."""
 
     images: Array
     labels: Array
@@ -42,16 +42,16 @@ class Stored(NamedTuple):
 
 
 class Augment(NamedTuple):
-    """How a DataLoader shows the images of a Dataset, another way in each epoch, where it picks them.
+    """How a DataLoader changes the images of a Dataset when it picks them, in a new way in each epoch.
 
-    crop: each image is moved by up to so many pixels in each direction, zero pixels coming in, or with reflect=True
-    what a mirror at the outermost pixels shows. flip: it is mirrored
-    from left to right with probability 1/2, or with flip="alternate" in every other epoch: half of the images in even
-    epochs, the others in odd ones (Jordan 2024, "94% on CIFAR-10 in 3.29 seconds", section 3.6). contrast: after
-    normalising, pixels are multiplied by a number in 1 +- contrast. brightness, color: then a number in +- brightness
-    is added, and another one in +- color for each channel; their unit is the standard deviation of normalised pixels.
-    cutout: a square of so many pixels a side, around a pixel at random, is 0 in the end, which is the mean. Seed, epoch
-    and the image's index in the data set decide alone.
+    crop: each image is moved by up to this many pixels in each direction. Zero pixels come in, or with reflect=True the
+    mirror image at the outermost pixels. flip: it is mirrored from left to right with probability 1/2, or with
+    flip="alternate" in every other epoch: half of the images in even epochs, the others in odd ones (Jordan 2024, "94%
+    on CIFAR-10 in 3.29 seconds", section 3.6). contrast: after normalising, pixels are multiplied by a number in 1 +-
+    contrast. brightness, color: then a number in +- brightness is added, and another number in +- color for each
+    channel; their unit is the standard deviation of normalised pixels. cutout: in the end, a square with this many
+    pixels per side, around a random pixel, is set to 0, which is the mean. Only seed, epoch and the image's index in
+    the data set decide all this.
 
     >>> from minidl import data
     >>> shapes = data.load("synthetic-shapes", "test")

@@ -1,4 +1,4 @@
-"""What all data in memory have: items, of the field that `items` names, each with its label."""
+"""What all data in memory have: items, in the field that `items` names, and a label for each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Kind = TypeVar("Kind", bound="Items")
 
 
 def one_place(who: str, index: object) -> int:
-    """The integer that names one item. Raises TypeError for all else: of a mask of one item NumPy would make 1."""
+    """The index of one item as an int. Raises TypeError for all else: NumPy would turn a mask of one item into 1."""
     if isinstance(index, (bool, np.bool)) or not isinstance(index, (int, np.integer)):
         raise TypeError(f"{who}: index {index!r} is a {type(index).__name__} but must be an int")
     return int(index)
@@ -28,7 +28,7 @@ class Items:
         return len(self.labels)
 
     def __getitem__(self, index: int | np.integer | slice | Sequence[int] | np.ndarray) -> Any:
-        """(item, label) of an integer; else the same kind of data, of a slice, a mask or integers.
+        """(item, label) for an integer; for a slice, a mask or integers, data of the same kind.
 
         >>> from minidl import data
         >>> digits = data.load("synthetic-digits", "test")
@@ -44,7 +44,7 @@ class Items:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one item."""
+        """The shape of one item."""
         shape: tuple[int, ...] = getattr(self, self.items).shape[1:]
         return shape
 

@@ -21,7 +21,7 @@ from .sets.datasets import Dataset
 from .sets.table import Table
 from .sources import arrays_of, checked_order, collated, item_of, leaves, mapped
 
-if TYPE_CHECKING:                          # a default, which Python's own has from 3.13 on
+if TYPE_CHECKING:                          # a TypeVar's default: Python's own has it from 3.13 on
     import typing_extensions
 
     D = typing_extensions.TypeVar("D", covariant=True, default=object)
@@ -35,30 +35,30 @@ class DataLoader(Watched, Generic[D]):
     """Iterate over data in batches: arrays of the device.
 
     dataset: a `data.Dataset` of images: a batch is (images float (n,c,h,w), labels int64 (n,)). Or a `data.Table`: a
-    batch is (rows float (n,columns), labels int64 (n,)). Or arrays whose first
-    axis counts items, one or a tuple or a dict of them, of any shape and dtype: a batch is the same of n items, values
-    as they are (bytes are not scaled). Or any object with len() and [i]: items (numbers, arrays, tuples and dicts of
-    them) are stacked.
-    batch_size: items a batch; the last may be smaller, or is dropped with drop_last.
-    shuffle: in a new order each epoch, the permutation of Philox(seed, epoch); else as stored. Each
-    iteration is the next epoch, from 0; `set_epoch` names one.
-    mean, std, padding, augment: of a Dataset. One number a channel, or for all: pixels become (pixel / 255 - mean) /
-    std. Zero pixels around each image, before that. An `Augment`. Of a Table mean and std, one number a column.
-    transform: a function of one item, which is stacked as the function gives it: of a tuple's parts, `transform(x, y)`,
-    else of the item. It may change its arguments in place: they are copies. What it draws by
-    minidl is decided by seed, epoch and item. Of a Dataset's (image, label), uint8
-    (c,h,w) and an integer, it gives such, of any one size.
-    dtype: float32 or float64: of images and Tables, float32 unless told; of other floating numbers, as they are unless
-    told.
-    prefetch: batches made ahead on a thread of their own; 0 makes each when it is asked for. device: "cpu", or
-    "cuda": then a Dataset's bytes, and arrays, are kept on the device, and batches are made there when they are asked
-    for; batches of items that are stacked on the host are moved there.
-    part: (rank, size): of each batch, this process has the rank-th of so many parts, which differ by one item at most;
-    `training.fit` sets it for the ranks of a run.
+    batch is (rows float (n,columns), labels int64 (n,)). Or arrays, one or a tuple or a dict of them, of any shape and
+    dtype, whose first axis counts items: a batch has the same form with n items, and values stay as they are (bytes are
+    not scaled). Or any object with len() and [i]: its items (numbers, arrays, tuples and dicts of them) are stacked.
+    batch_size: items per batch; the last batch may be smaller, or is dropped with drop_last.
+    shuffle: a new order in each epoch, the permutation of Philox(seed, epoch); False keeps the stored order. Each
+    iteration is the next epoch, from 0; `set_epoch` says which epoch is next.
+    mean, std, padding, augment: for a Dataset. mean and std: one number per channel, or one for all: pixels become
+    (pixel / 255 - mean) / std. padding: zero pixels around each image, added before that. augment: an `Augment`. For a
+    Table: mean and std, one number per column.
+    transform: a function of one item, whose results are stacked. A tuple is passed part by part, `transform(x, y)`,
+    another item as a whole. It may change its arguments in place: they are copies. What it draws with minidl is decided
+    by seed, epoch and item. For a Dataset it takes (image, label), uint8 (c,h,w) and an integer. It gives the same
+    types; images may have any size, but all have the same.
+    dtype: float32 or float64. By default images and Tables are float32, and other floating numbers keep their dtype.
+    prefetch: batches made ahead on a separate thread; 0 makes each batch when it is needed. device: "cpu" or "cuda".
+    With "cuda", a Dataset's bytes, and arrays, are kept on the device, and batches are made there when they are needed.
+    Batches of items that are stacked on the host are moved there.
+    part: (rank, size): each batch is divided into `size` parts, which differ by one item at most, and this process has
+    the rank-th. `training.fit` sets it for the ranks of a run.
 
     Raises ValueError for no data, numbers out of their range, arrays of several lengths, a number of means that is not
-    the number of channels or columns, a std of 0, another dtype, or drop_last where nothing would be left; TypeError
-    for data of another kind. An item that raises StopIteration is a RuntimeError when its batch is made.
+    the number of channels or columns, a mean of images above 1, a std of 0 or less, another dtype, or
+    drop_last if no batch would be left; TypeError for data of another kind. An item that raises StopIteration gives a
+    RuntimeError when its batch is made.
 
     >>> import numpy as np
     >>> from minidl import data
@@ -71,7 +71,7 @@ class DataLoader(Watched, Generic[D]):
     ((32, 7), (32,))
     """
 
-    # What decides the order, or which part of it is read: no step looks at these.
+    # These decide the order, or which part of it is read. No step reads them.
     restless = frozenset({"_ahead", "_epoch", "_skip", "part", "seed", "shuffle"})
 
     def __init__(self, dataset: D, batch_size: int, *, shuffle: bool = True, seed: int = 0,
@@ -97,7 +97,7 @@ class DataLoader(Watched, Generic[D]):
         self.mean: tuple[float, ...] | None = None
         self.std: tuple[float, ...] | None = None
         self._item: Callable[[int], Any]
-        self.stored: Any = None            # on the device, for it to pick from; None: items are stacked on the host
+        self.stored: Any = None            # data on the device, to pick from; None: items are stacked on the host
         if isinstance(dataset, Dataset):
             self._store_images(dataset, mean, std)
         elif isinstance(dataset, Table):
@@ -110,7 +110,7 @@ class DataLoader(Watched, Generic[D]):
             raise ValueError(f"DataLoader: {name} has {self.count} {what} but a batch needs "
                              f"{batch_size if drop_last else 1}; use more {what} or a smaller batch")
         self._epoch = self._skip = 0
-        self._ahead: tuple[Any, np.ndarray] = None, np.zeros(0, np.int64)      # an order, and what decided it
+        self._ahead: tuple[Any, np.ndarray] = None, np.zeros(0, np.int64)      # what decided an order, and the order
 
     def _store_images(self, dataset: Dataset, mean: Numbers,
                       std: Numbers) -> None:
@@ -161,25 +161,30 @@ class DataLoader(Watched, Generic[D]):
         return to_device(array if self.device == "cpu" else np.ascontiguousarray(array), self.device)
 
     def _cast(self, array: Array) -> Array:
-        """Floating numbers as the dtype that was asked for; others as they are, in the machine's byte order."""
+        """Floating numbers in the requested dtype; others as they are, in the machine's byte order."""
         return as_array(array, None if array.dtype.kind != "f" else self.dtype)
 
     def _statistics(self, what: str, given: Numbers, default: float) -> tuple[float, ...]:
-        """One number for each channel, or column of a table; a single one is every channel's."""
+        """One number for each channel, or column of a table; a single number is used for all of them."""
         channels, kind = self.dataset.shape[0], "column" if isinstance(self.dataset, Table) else "channel"
         values = np.asarray(default if given is None else given, np.float64)
         values = np.full(channels, values) if not values.shape else values
         if values.shape != (channels,):
             raise ValueError(f"DataLoader: {what} has shape {values.shape} but {self.dataset.name} has "
-                             f"{channels} {kind}s; give one number a {kind}")
+                             f"{channels} {kind}s; give one number per {kind}")
+        if not np.isfinite(values).all():
+            raise ValueError(f"DataLoader: {what} is {values.tolist()} but must be finite; compute it anew")
         if what == "std" and not np.all(values > 0):
             raise ValueError(f"DataLoader: std is {values.tolist()} but every {kind}'s must be above 0")
+        if kind == "channel" and what == "mean" and np.any(values > 1):
+            raise ValueError(f"DataLoader: mean is {values.tolist()} but pixels are byte / 255, at most 1; divide mean "
+                             "and std by 255, or take those of channel_statistics")
         return tuple(values.tolist())
 
     @property
     def preprocessing(self) -> dict[str, Any] | None:
-        """What pixels / 255, or the columns of a table, become, for a weights file: mean and std per channel or column,
-        and zero pixels around, before that; None where the data is neither a `data.Dataset` nor a `data.Table`.
+        """How pixels / 255, or the columns of a table, are normalised, for a weights file: mean and std per channel or
+        column, and the zero pixels added around before. None if the data is not a `data.Dataset` or `data.Table`.
 
         >>> from minidl import data
         >>> DataLoader(data.load("synthetic-digits", "test"), 128, mean=[0.1], std=[0.3], padding=2).preprocessing
@@ -195,12 +200,12 @@ class DataLoader(Watched, Generic[D]):
         return len(self) * self.batch_size if self.drop_last else self.count
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """Batches per epoch."""
         return (self.count + (0 if self.drop_last else self.batch_size - 1)) // self.batch_size
 
     @property
     def sizes(self) -> list[int]:
-        """How many items each batch has, whole."""
+        """How many items each whole batch has, before it is divided into parts."""
         return [min(self.batch_size, self.images_per_epoch - i)
                 for i in range(0, self.images_per_epoch, self.batch_size)]
 
@@ -215,10 +220,10 @@ class DataLoader(Watched, Generic[D]):
         self._epoch = epoch
 
     def skip(self, batches: int) -> None:
-        """Leave out the first `batches` batches of the next iteration, as a training that was stopped after them does.
+        """Leave out the first `batches` batches of the next iteration: for a training that was stopped after them.
 
-        The rest is what a whole iteration of that epoch gives; iterations after it are whole again. Raises ValueError
-        for more batches than an epoch has.
+        The other batches are those of a whole iteration of that epoch. Later iterations are whole again. Raises
+        ValueError for more batches than an epoch has.
 
         >>> from minidl import data
         >>> loader = DataLoader(data.load("synthetic-digits", "test"), 500)
@@ -234,7 +239,7 @@ class DataLoader(Watched, Generic[D]):
         self._skip = int(batches)
 
     def next_start(self) -> int:
-        """The number of the batch that the next iteration starts at: 0 again once it has been asked for."""
+        """The number of the batch that the next iteration starts at. Each call sets it back to 0."""
         start, self._skip = self._skip, 0
         return start
 
@@ -246,7 +251,7 @@ class DataLoader(Watched, Generic[D]):
         return rng.generator((self.seed, ORDER | epoch)).permutation(self.count)
 
     def next_order(self) -> np.ndarray:
-        """The indices of the next epoch's items in its order, which counts as an iteration."""
+        """The indices of the next epoch's items in its order. The call counts as an iteration."""
         self.draw_ahead()
         _, order = self._ahead
         self._epoch += 1
@@ -272,15 +277,15 @@ class DataLoader(Watched, Generic[D]):
             make = partial(self._batch, key=to_device(self.next_key(), self.device))
         make = partial(self._numbered, make, self._epoch)
         order, ahead = self.next_order(), self.prefetch
-        if self.device != "cpu" and self.stored is not None:           # a GPU is ahead of the host by itself
+        if self.device != "cpu" and self.stored is not None:           # the GPU's queue of launches is ahead enough
             order, ahead = to_device(order, self.device), 0
         parts = list(enumerate(self.parts(order)))[self.next_start():]
-        # Generators, and not map: a StopIteration out of what makes a batch is an error, and not the end.
+        # Generators, not map: a StopIteration from the code that makes a batch is an error, not the end.
         batches = _ahead(make, parts, ahead) if ahead else (make(part) for part in parts)
         return batches if self.device == "cpu" or self.stored is not None else (self._moved(each) for each in batches)
 
     def _numbered(self, make: Callable[[Array], Batch], epoch: int, part: Part) -> Batch:
-        """A batch, by its number in the epoch, which decides what the code that makes it draws."""
+        """A batch. Its number in the epoch decides what the code that makes it draws."""
         number, indices = part
         with rng.stream_of(self.seed, epoch, number):
             return make(indices)
@@ -301,8 +306,8 @@ class DataLoader(Watched, Generic[D]):
 
     def _stacked(self, indices: Array) -> Batch:
         """A batch of items that are taken one by one, on the host."""
-        seed, _ = rng.get_state()          # the batch's
-        items = [self._changed(index, seed) for index in indices.tolist() or [0]]      # of a part without items, too
+        seed, _ = rng.get_state()          # the batch's seed
+        items = [self._changed(index, seed) for index in indices.tolist() or [0]]      # empty part: item 0, cut below
         batch = mapped(lambda array: array[:len(indices)], collated(items, "DataLoader"))
         if not isinstance(self.dataset, Dataset):
             return mapped(self._cast, batch)
@@ -317,8 +322,8 @@ class DataLoader(Watched, Generic[D]):
                 labels.astype(np.int64))
 
     def _changed(self, index: int, seed: int) -> Any:
-        """An item as the transform gives it, which gets memory of its own: it may change its arguments in place. What
-        both draw is the item's own, whichever others are made before it."""
+        """An item after the transform. The transform gets copies, so it may change its arguments in place. What the
+        item and the transform draw does not depend on the items made before."""
         try:
             with rng.stream_of(seed, index):
                 item = self._item(index)
@@ -326,7 +331,7 @@ class DataLoader(Watched, Generic[D]):
                     return item
                 item = mapped(_copied, item)
                 return self.transform(*item) if isinstance(item, tuple) else self.transform(item)
-        except StopIteration as error:     # which would end the iteration that asked for the item
+        except StopIteration as error:     # it would end the iteration that needs the item
             raise RuntimeError(f"DataLoader: item {index} of {self.count} raised StopIteration; give each item that "
                                "len() counts, or make len() smaller") from error
 
@@ -344,22 +349,22 @@ class DataLoader(Watched, Generic[D]):
 
 
 def _copied(part: object) -> object:
-    """A part of an item as a copy; itself where Python cannot copy it, such as an open file."""
+    """A copy of a part of an item; the part itself if Python cannot copy it, such as an open file."""
     if isinstance(part, list):
         return [mapped(_copied, each) for each in part]
     own = getattr(part, "clone", getattr(part, "copy", None)) if hasattr(part, "__array__") else None
     try:
-        return own() if own else copy.deepcopy(part)   # others' copy() may share what they hold, or copy a path's file
+        return own() if own else copy.deepcopy(part)   # copy() of other types may share contents, or copy a path's file
     except (TypeError, copy.Error):
         return part
 
 
-ORDER = 1 << 63                            # apart from the counters of `rng.next_key`, which start at 0
-VIEWS = 3 << 62                            # and from orders
+ORDER = 1 << 63                            # separate from the counters of `rng.next_key`, which start at 0
+VIEWS = 3 << 62                            # and separate from orders
 
 
 def part_of(count: int, rank: int, size: int) -> tuple[int, int]:
-    """(begin, end) of one of several parts of so many items: the first count % size parts have one more.
+    """(begin, end) of the rank-th of `size` parts of `count` items: the first count % size parts have one more.
 
     >>> [part_of(7, rank, 3) for rank in range(3)]
     [(0, 3), (3, 5), (5, 7)]
@@ -392,8 +397,8 @@ def _check_int(what: str, value: object, least: int) -> None:
 
 
 def drawn_apart(loader: Any, epoch: int, start: int = 0) -> Iterator[Batch]:
-    """A loader's batches from the start-th on, each of which has what it draws decided by the loader's seed, the epoch
-    and its number: mixup in an `__iter__` of its own, for example. So they are also where some were passed over."""
+    """A loader's batches from the start-th on. The loader's seed, the epoch and the batch's number decide what each
+    batch draws, for example by mixup in an `__iter__` of its own. So skipping some batches does not change the rest."""
     seed = getattr(loader, "seed", 0)
     with rng.stream_of(seed, epoch):
         batches = iter(loader)
@@ -411,7 +416,7 @@ Part = tuple[int, Array]                   # a batch's number, and its indices
 
 
 def _ahead(make: Callable[[Part], Batch], parts: list[Part], depth: int) -> Iterator[Batch]:
-    """make(part) of each part in turn, up to `depth` ahead on a thread that ends with the consumer."""
+    """make(part) of each part in turn, up to `depth` parts ahead, on a thread that ends with the consumer."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="minidl-prefetch")
     try:
         ready = deque(pool.submit(make, part) for part in parts[:depth])

@@ -16,18 +16,19 @@ from ..ops.common.backend import primitives_of
 
 def mixup(images: Tensor | Array, labels: Tensor | Array | list[int], classes: int, alpha: float = 0.2, *,
           key: Key | None = None) -> tuple[Any, Any]:
-    """share * images + (1 - share) * others, and the targets of both in these shares (Zhang et al. 2018): images
+    """share * images + (1 - share) * others, and their targets blended in the same way (Zhang et al. 2018): images
     (n,...) floating and labels, n integers in [0, classes) -> (blends (n,...), targets (n,classes)).
 
-    The others are the batch itself in another order; the share is one number per batch, drawn from Beta(alpha, alpha):
-    0.1 to 0.4 blend little, 1 evenly, and 0 not at all. Order and share come from minidl's counter-based generator, by
-    `minidl.manual_seed`, or by a key: the same on the CPU and on a GPU. Arrays give arrays, of images' dtype and where
-    they are; Tensors give Tensors. The loss of logits is `-(targets * ops.log_softmax(logits)).sum(axis=1).mean()`.
-    Call it outside of a compiled step, which takes what it gives as arguments.
+    The others are the batch itself in another order; the share is one number per batch, drawn from Beta(alpha, alpha).
+    An alpha of 0.1 to 0.4 blends little, 1 blends evenly, and 0 does not blend. Order and share come from minidl's
+    counter-based generator, by `minidl.manual_seed`, or by a key. They are the same on the CPU and on a GPU. Arrays
+    give arrays, in the images' dtype and on their device; Tensors give Tensors. The loss of logits is
+    `-(targets * ops.log_softmax(logits)).sum(axis=1).mean()`. Call it outside of a compiled step, and pass its results
+    to the step as arguments.
 
     Raises TypeError for images that are not floating and labels that are not integers; ValueError for labels of another
-    shape than (n,) and, where they are on the CPU, beyond the classes; and for an alpha that is not a finite number of
-    at least 0, or classes below 1.
+    shape than (n,), for labels on the CPU beyond the classes, for an alpha that is not a finite number of at least 0,
+    and for classes below 1.
 
     >>> blends, targets = mixup(np.array([[0.0], [1.0]]), [0, 2], 3, 1.0, key=(0, 1))
     >>> blends.round(2).tolist(), targets.round(2).tolist()

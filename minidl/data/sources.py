@@ -1,4 +1,4 @@
-"""What a DataLoader takes beside images: arrays, and items that are stacked; and parts of it all."""
+"""What a DataLoader takes in addition to images: arrays, and items that are stacked; and parts of all these."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .sets.table import Table
 
 
 def mapped(function: Callable[[Any], Any], parts: object) -> Any:
-    """function of one thing, or of each in tuples and dicts.
+    """function(part) of one part, or of each part in tuples and dicts.
 
     >>> mapped(len, {"x": "abc", "y": ("", "ab")})
     {'x': 3, 'y': (0, 2)}
@@ -28,7 +28,7 @@ def mapped(function: Callable[[Any], Any], parts: object) -> Any:
 
 
 def leaves(parts: object) -> list[Any]:
-    """The same things in a list.
+    """The same parts in one list.
 
     >>> leaves({"x": "abc", "y": ("", "ab")})
     ['abc', '', 'ab']
@@ -39,8 +39,8 @@ def leaves(parts: object) -> list[Any]:
 
 
 def arrays_of(source: object, who: str) -> Any:
-    """Data that is an array, or a tuple or dict with one, as arrays; None for data of another kind. An array is what
-    has `__array__`: a Tensor, a table of pandas, a tensor of PyTorch too.
+    """Data that is an array, or a tuple or dict with one, as arrays; None for data of another kind. An array is
+    anything with `__array__`: a Tensor, a table of pandas, a tensor of PyTorch too.
 
     Raises ValueError, in the name of `who`, for arrays that do not count the same items by their first axis, and
     TypeError for values that are no numbers.
@@ -57,12 +57,12 @@ def arrays_of(source: object, who: str) -> Any:
 
 
 def item_of(arrays: object, index: int) -> Any:
-    """arrays[index], and of a tuple or dict of them the same of each."""
+    """arrays[index]; for a tuple or dict of arrays, this of each."""
     return mapped(itemgetter(index), arrays)
 
 
 def collated(items: Sequence[Any], who: str) -> Any:
-    """Items as a batch: numbers and arrays are stacked, and of tuples and dicts each part.
+    """Items as a batch: numbers and arrays are stacked, and so is each part of tuples and dicts.
 
     >>> collated([(np.zeros(2), 1), (np.ones(2), 3)], "mine")
     (array([[0., 0.],
@@ -124,7 +124,7 @@ class Subset:
             raise TypeError(f"Subset: indices have dtype {places.dtype} and shape {places.shape} but must be integers "
                             "in one axis; of a mask, pass np.flatnonzero(mask)")
         outside = places[(places < -count) | (places >= count)]
-        if len(outside):                   # an IndexError of the item's would silently end a `for` over the Subset
+        if len(outside):                   # an IndexError from the item would silently end a `for` over the Subset
             raise ValueError(f"Subset: index {outside[0]} is out of range for {count} items; use {-count} to "
                              f"{count - 1}")
         self.source, self.indices = source, places.astype(np.int64)
@@ -137,8 +137,8 @@ class Subset:
 
 
 def checked_order(order: object, count: int, who: str) -> np.ndarray:
-    """An order of its own that a loader gives: the places of as many items as there are, each from 0, some of them
-    perhaps more than once. Raises TypeError for what is not integers, ValueError for other numbers of them."""
+    """The order that a loader gives, checked: as many places as there are items, each from 0; a place may come more
+    than once. Raises TypeError for what is not integers, ValueError for another count and for places out of range."""
     places = to_numpy(_numbers(order, who))
     if places.ndim != 1 or places.dtype.kind not in "iu":
         raise TypeError(f"{who}: order gives dtype {places.dtype} and shape {places.shape} but must give integers in "
@@ -153,11 +153,11 @@ def checked_order(order: object, count: int, who: str) -> np.ndarray:
 
 
 def random_split(source: Any, sizes: Sequence[float], *, seed: int = 0) -> list[Any]:
-    """Data in parts at random, each item in one: numbers of items, or shares that add up to 1.
+    """Data in random parts, each item in one of them. sizes: numbers of items, or shares that add up to 1.
 
-    source: what a DataLoader takes. A part of a `data.Dataset` or `data.Table` is one, a part of arrays is arrays,
-    copied; of other objects it is a `Subset`. The same seed gives the same parts. Raises ValueError for sizes that do
-    not add up.
+    source: what a DataLoader takes. A part of a `data.Dataset` or `data.Table` has the same type, a part of arrays is
+    copied arrays, and a part of other objects is a `Subset`. The same seed gives the same parts. Raises ValueError for
+    sizes that do not add up.
 
     >>> from minidl import data
     >>> train, test = random_split(data.load("synthetic-digits", "test"), [0.9, 0.1])
@@ -179,4 +179,4 @@ def random_split(source: Any, sizes: Sequence[float], *, seed: int = 0) -> list[
     return [Subset(source, part) if arrays is None else mapped(itemgetter(part), arrays) for part in parts]
 
 
-SPLIT = 1 << 62                            # apart from the counters of `rng.next_key`, and from a loader's
+SPLIT = 1 << 62                            # separate from the counters of `rng.next_key`, and from a loader's

@@ -1,7 +1,7 @@
 """Data parallel training: several processes, the ranks, share out each step's images and average their gradients.
 
-`mpiexec -n 4 python train.py` is all that a user of the command line or of `training.fit` changes. A loop of one's own
-asks `start()` for the ranks, gives each its part, and calls `average` between backward() and step().
+`mpiexec -n 4 python train.py` is all that a user of the command line or of `training.fit` changes. A loop of your own
+gets the ranks from `start()`, gives each its part, and calls `average` between backward() and step().
 docs/distributed.md says how.
 """
 

@@ -1,4 +1,4 @@
-"""How several ranks end: all together, and where one cannot go on all of them, with one message that names it."""
+"""How several ranks end: all together. If one cannot go on, all of them end, with one message that names it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class OtherRank(RuntimeError):
 
 @contextmanager
 def ends_all(found: Launched) -> Iterator[None]:
-    """Within this MPI joins the ranks. An error ends those that wait for this one there: of several ranks that have it
-    the first one tells."""
+    """Within this, MPI joins the ranks. An error also ends the ranks that wait for this one there. If several ranks
+    have the error, the first one tells it."""
     faulthandler.dump_traceback_later(JOINING, exit=True)          # MPI waits without an end, and lets no thread run
     try:
         yield
@@ -94,13 +94,13 @@ class Ends:
         _leave(self.end(text, status, tell))
 
     def at_exit(self) -> None:
-        """The end of a program that did not say so itself, and of one whose GPUs do not come apart."""
+        """The end of a program that did not say so itself, and of one whose GPUs are still joined."""
         if self.end() or not self.world.apart:
             _leave(self.status)
 
 
 def _leave(status: int) -> None:
-    """End the process with a status, whatever was to come."""
+    """End the process with a status, whatever would come next."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()

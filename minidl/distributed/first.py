@@ -1,4 +1,4 @@
-"""What only the first rank does, and all know the outcome of."""
+"""What only the first rank does, with a result that all ranks get."""
 
 from __future__ import annotations
 

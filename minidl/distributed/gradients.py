@@ -17,19 +17,19 @@ from ..ops.common.backend import backend_of
 from .world import World, current
 
 Sent = tuple[int, tuple[int, ...], str]    # a gradient: its parameter's number, shape and dtype
-SHOWN = 3                                  # of those that a message names
+SHOWN = 3                                  # a message names at most this many
 
 
 def average(params: Iterable[Tensor], share: float | Tensor | None = None, world: World | None = None) -> None:
     """Replace each p.grad by its mean over all ranks, between backward() and step(); a compiled step may do it.
 
-    share: the weight of this rank, its images by those of the whole step; None: as all others. It may be 0. A Tensor of
-    one number, on all ranks, says how much this rank's loss counts, as its images or labels; it need not be known
-    beforehand how much all do. Where they add up to 0, so do the gradients. world: that of `start`, unless told.
-    Parameters without a gradient are left out: on each rank they must be the same, which is compared on the CPU. The
-    new gradients lie one behind the other in one array. In a world of one nothing happens.
+    share: the weight of this rank, its images divided by those of the whole step; None: the same on all ranks. It may
+    be 0. A Tensor of one number, on all ranks, says how much this rank's loss counts, such as its images or labels; the
+    sum over the ranks need not be known beforehand. If all of them are 0, so are the gradients. world: by default that
+    of `start`. Parameters without a gradient are left out: on each rank they must be the same, which is compared on the
+    CPU. The new gradients are one behind the other in one array. In a world of one nothing happens.
 
-    Raises ValueError for a share that is not from 0 to 1, and on the CPU where ranks have gradients of other
+    Raises ValueError for a share that is not from 0 to 1, and on the CPU if ranks have gradients of different
     parameters.
 
     >>> w = Tensor([1.0, 2.0], requires_grad=True)
@@ -56,7 +56,7 @@ def average(params: Iterable[Tensor], share: float | Tensor | None = None, world
         sent = frozenset((i, g.shape, str(g.dtype)) for i, g in zip(live, gradients, strict=True))
         world = _agreed(world, sent)       # type: ignore[arg-type]  # worlds are themselves alone
         gradients = gradients or [k.getitem(k.reshape(params[0]._data, (-1,)), slice(0, 0))]   # to agree all the same
-    if isinstance(share, Tensor):          # the sum of weight * gradient, by that of the weights
+    if isinstance(share, Tensor):          # the sum of weight * gradient, divided by that of the weights
         weight = share._data
         own = [k.where(k.eq(weight, 0), 0, k.mul(g, k.cast(weight, str(g.dtype)))) for g in gradients]
         *sums, total = k.rank_mean([*own, k.reshape(weight, (1,))], None, world)
@@ -71,10 +71,10 @@ def average(params: Iterable[Tensor], share: float | Tensor | None = None, world
 @dataclass(frozen=True)
 class Agreed:
     """A world whose ranks compare what they are about to send: gradients of which parameters, by number, of which
-    shapes and dtypes. Others would be added up in silence, or waited for without an end.
+    shapes and dtypes. Different ones would be added without notice, or waited for without end.
 
-    A sum says it: each rank knows what it is if all have the same number. `sum` raises ValueError, on all ranks, where
-    they do not.
+    A sum shows it: each rank knows the sum that equal numbers give. `sum` raises ValueError, on all ranks, if they are
+    not equal.
     """
 
     world: World
@@ -86,7 +86,7 @@ class Agreed:
 
     @property
     def number(self) -> float:
-        """What is to be the same: whole in float64, also times the ranks."""
+        """The number that is to be the same: exact in float64, also if multiplied by the number of ranks."""
         return float(int.from_bytes(blake2b(repr(sorted(self.sent)).encode(), digest_size=5).digest(), "little"))
 
     def sum(self, flat: Array) -> None:

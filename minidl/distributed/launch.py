@@ -16,8 +16,8 @@ class Launched(NamedTuple):
 
 
 Launch = Launched                          # its name up to 0.2
-# By launcher: the variables of rank and size. Of several that are set the first counts: srun sets its own beside those
-# of the MPI that it starts.
+# By launcher: the variables of rank and size. If several are set, the first counts: srun sets its own in addition to
+# those of the MPI that it starts.
 LAUNCHERS = {
     "mpiexec of MPICH": ("PMI_RANK", "PMI_SIZE"),
     "mpirun of Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -29,7 +29,7 @@ LAUNCHERS = {
 def launched(environment: Mapping[str, str] | None = None) -> Launched | None:
     """How this process was started, if a launcher has started several together; else None.
 
-    Raises ValueError for a rank or size that is none.
+    Raises ValueError for a rank or size that is not valid.
 
     >>> launched({"PMI_RANK": "1", "PMI_SIZE": "4"})
     Launched(rank=1, size=4, by='mpiexec of MPICH')

@@ -1,4 +1,4 @@
-"""The ranks by MPI (mpi4py): it starts them, agrees between them, and moves what lies in the host's memory."""
+"""The ranks by MPI (mpi4py): it starts them, agrees between them, and moves what is in the host's memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 def together(found: Launched) -> MPI.Comm:
     """MPI's communicator of all processes that a launcher has started.
 
-    Raises ImportError without mpi4py, and ValueError where MPI finds other processes than the launcher says.
+    Raises ImportError without mpi4py, and ValueError if MPI finds other processes than the launcher says.
     """
     try:
         from mpi4py import MPI
@@ -63,7 +63,7 @@ class Mpi:
 
     # ------------------------------------------------------------------ arrays
     def sum(self, flat: Array) -> None:
-        """As World.sum. In which order MPI adds depends on the number of ranks and of numbers alone."""
+        """As World.sum. The order in which MPI adds depends only on the number of ranks and of numbers."""
         if is_cuda(flat):
             return self.gpus.sum(flat)
         from mpi4py import MPI
@@ -73,7 +73,7 @@ class Mpi:
     def mean(self, flat: Array, share: float | None = None) -> None:
         """As World.mean."""
         share = 1 / self.size if share is None else share
-        gpus = is_cuda(flat)               # where NCCL divides by the number of ranks
+        gpus = is_cuda(flat)               # there NCCL divides by the number of ranks
         by = weight(share, self.size) if gpus else share
         if not by:
             flat.fill(0)
@@ -112,7 +112,7 @@ class Mpi:
 
     @functools.cached_property
     def gpus(self) -> Nccl:
-        """Arrays on GPUs, from the first on; all ranks ask for it together."""
+        """What moves arrays on GPUs, made for the first one; all ranks make it together."""
         return Nccl(self)
 
     # ------------------------------------------------------------------ the end
@@ -133,7 +133,7 @@ class Mpi:
         rng.set_rank(self.rank)
 
     def meet(self, word: str, patience: float | None) -> list[str] | None:
-        """Each rank's word, cut to 1,000 bytes, once all have come here; None where they do not within `patience`
+        """Each rank's word, cut to 1,000 bytes, once all have come here; None if they do not within `patience`
         seconds."""
         mine, all_ = bytearray(1000), bytearray(1000 * self.size)
         cut = word.encode()[:1000]
@@ -146,7 +146,7 @@ class Mpi:
         return [all_[i:i + 1000].rstrip(b"\0").decode(errors="replace") for i in range(0, len(all_), 1000)]
 
     def abort(self, status: int) -> None:
-        """End all ranks at once, with an exit status. What MPI says of it goes nowhere."""
+        """End all ranks at once, with an exit status. What MPI says of it is not shown."""
         time.sleep(STAGGER)                  # for the launcher to pass on what was said
         self.connection.sendall(witness.END)
         os.dup2(os.open(os.devnull, os.O_WRONLY), STDERR)

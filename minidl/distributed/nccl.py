@@ -1,4 +1,4 @@
-"""What lies on GPUs goes from rank to rank by NCCL, through CuPy: one GPU per rank."""
+"""What is on GPUs goes from rank to rank by NCCL, through CuPy: one GPU per rank."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..core.host import install
 if TYPE_CHECKING:
     from .mpi import Mpi
 
-# Multicast needs rights that containers lack. Sums in graphs and others come one after the other here, which NCCL would
-# see to by more nodes in each graph.
+# Multicast needs rights that containers lack. Sums in graphs and other sums come one after the other here; NCCL would
+# add nodes to each graph to make sure of that.
 SETTINGS = "NCCL_NVLS_ENABLE", "NCCL_GRAPH_MIXING_SUPPORT"
 CLOSING = 5.0                              # s that NCCL has for letting go
 
@@ -24,7 +24,7 @@ CLOSING = 5.0                              # s that NCCL has for letting go
 def choose(place: int, here: int) -> None:
     """Of the GPUs that CUDA may use, leave this process one: that of its place among the ranks of its machine.
 
-    It has no effect once CUDA has begun in this process. Where a launcher has given each rank its own, or fewer than
+    It has no effect once CUDA has begun in this process. If a launcher has given each rank its own, or fewer than
     one each, nothing is changed.
     """
     told = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -36,7 +36,7 @@ def choose(place: int, here: int) -> None:
 class Nccl:
     """The ranks' GPUs, joined.
 
-    Raises ValueError where a rank has no GPU to itself, or NCCL is missing, on all ranks.
+    Raises ValueError, on all ranks, if a rank has no GPU to itself, or NCCL is missing.
     """
 
     def __init__(self, world: Mpi):
@@ -80,8 +80,8 @@ class Nccl:
         self.communicator.bcast(flat.data.ptr, flat.nbytes, self.bytes, 0, _stream())
 
     def close(self) -> bool:
-        """Let go of the other GPUs, once this one has done what it was asked to. Whether that came to an end: a sum
-        waits for all ranks, and NCCL for graphs that hold it."""
+        """Release the other GPUs, once this one has done its work. Returns whether that came to an end: a sum waits for
+        all ranks, and NCCL waits for graphs that hold it."""
         def work() -> None:
             with self.device:
                 self.device.synchronize()

@@ -1,7 +1,8 @@
-"""Says which rank of a machine was lost. A process of its own: who is killed, and whom the launcher then kills, cannot.
+"""Says which rank of a machine was lost. It is a separate process: a rank that is killed cannot say so, nor can one
+that the launcher then kills.
 
-Each rank of the machine holds a connection to it, and says goodbye before it ends. A connection that ends without is a
-rank that was killed or has crashed. The launcher ends the others; where one does not, the witness does.
+Each rank of the machine holds a connection to it, and says goodbye before it ends. If a connection ends without that,
+the rank was killed or has crashed. The launcher ends the others; if it does not, the witness does.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ GOODBYE, END = b".", b"!"                  # of a rank that ends, and of one tha
 
 
 def begin(ranks: int) -> str:
-    """Start the witness of so many ranks on this machine; returns where they find it."""
+    """Start the witness of `ranks` ranks on this machine; returns where they find it."""
     path = os.path.join(tempfile.mkdtemp(prefix="minidl-"), "witness")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
@@ -42,17 +43,17 @@ def connect(path: str, rank: int, size: int) -> socket.socket:
 
 
 def remove(path: str) -> None:
-    """Once all ranks have found it."""
+    """Remove the witness's path, once all ranks have found it."""
     with contextlib.suppress(OSError):
         os.unlink(path)
         os.rmdir(os.path.dirname(path))
 
 
 def watch(listener: socket.socket, ranks: int, program: str) -> None:
-    """Until all ranks have said goodbye, or one is lost.
+    """Run until all ranks have said goodbye, or one is lost.
 
     A rank that ends all says so before the others are killed. The witness may find both at once, in any order; so it
-    reads all words before it calls a rank lost. Where it is late and the launcher has killed others too, it names all.
+    reads all words before it calls a rank lost. If it is late and the launcher has killed others too, it names all.
     """
     names: dict[socket.socket, str] = {}
     while ranks or names:
@@ -78,7 +79,7 @@ def watch(listener: socket.socket, ranks: int, program: str) -> None:
 
 
 def end(names: dict[socket.socket, str]) -> None:
-    """The launcher ends the ranks that are left; those that live on nevertheless are killed."""
+    """The launcher ends the ranks that are left; those that still live after that are killed."""
     until = time.monotonic() + GRACE
     while names and time.monotonic() < until:
         for ready in select.select(list(names), [], [], 0.1)[0]:

@@ -21,14 +21,14 @@ class World(Protocol):
     size: int
 
     def sum(self, flat: Array) -> None:
-        """A flat array (n,), in place, becomes its sum over the ranks: the same bits on each, and in each run on as
-        many."""
+        """A flat array (n,), in place, becomes its sum over the ranks: the same bits on each rank, and in each run on
+        as many ranks."""
 
     def mean(self, flat: Array, share: float | None = None) -> None:
         """A flat array (n,) of floating numbers, in place, becomes its mean over the ranks.
 
-        share: this rank's weight; all of them add up to 1. Where it is 0 the array is not looked at. None: as all
-        others.
+        share: this rank's weight; all weights add up to 1. If it is 0, the array is not looked at. None: the same on
+        all ranks.
         """
 
     def broadcast(self, flat: Array) -> None:
@@ -44,14 +44,14 @@ class World(Protocol):
         """Wait for all ranks."""
 
     def prepare(self, device: str) -> None:
-        """Be ready for arrays of a device, "cpu" or "cuda". Raises ValueError where several ranks cannot compute on
+        """Be ready for arrays of a device, "cpu" or "cuda". Raises ValueError if several ranks cannot compute on
         it."""
 
     def end(self, error: str = "", status: int = 2, tell: Callable[[str], Any] = print) -> int:
         """This rank is done, by an error if there is one. Returns the exit status of all: 0 if no rank had an error.
 
         tell: prints an error, on one rank alone, with the rank's name before it if not all ranks have that error. Ranks
-        that cannot come here because this one is missed elsewhere are ended.
+        that cannot come here because they wait for this one elsewhere are ended.
         """
 
 
@@ -64,7 +64,7 @@ class One:
         """It is its sum already."""
 
     def mean(self, flat: Array, share: float | None = None) -> None:
-        """It is its mean already, where its share is all there is."""
+        """It is its mean already, since there is no other share."""
 
     def broadcast(self, flat: Array) -> None:
         """It is rank 0's already."""
@@ -97,7 +97,7 @@ _current: World = One()
 
 
 def current() -> World:
-    """The world that `start` has joined; that of one process before.
+    """The world that `start` has joined; before that, the world of one process.
 
     >>> current()
     rank 0 of 1
@@ -106,12 +106,12 @@ def current() -> World:
 
 
 def start() -> World:
-    """Join the processes that a launcher has started together with this one; alone, that is one.
+    """Join the processes that a launcher has started together with this one; without a launcher, that is one.
 
     Every rank calls it, at its start; a second call gives the same world. From then on a rank that ends by an error
     ends all of them.
 
-    Where mpi4py is missing (extra mpi), or MPI does not find the processes that the launcher names, a message says so
+    If mpi4py is missing (extra mpi), or MPI does not find the processes that the launcher names, a message says so
     and all of them end, with status 2.
 
     >>> start()

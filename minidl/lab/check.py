@@ -38,8 +38,8 @@ class Seen(NamedTuple):
 
 
 class Case(NamedTuple):
-    """Sizes, or None where the arrays have them; what a message calls it; by direction the arrays that a launcher
-    takes, the exact result, and how far from it each element may be."""
+    """Sizes, or None if the arrays have them; what a message calls the case; by direction the arrays that a launcher
+    takes, the exact result, and how far each element may be from it."""
 
     g: Sizes
     what: str
@@ -55,13 +55,13 @@ Compute = Callable[[str, Sizes, tuple[Any, ...]], tuple[np.ndarray, bool]]     #
 def check_conv(name: str, *, shapes: int = 20, seed: int = 0, device: str = "emulated") -> dict[str, Seen]:
     """Compare an algorithm that `register_conv` made with the formula in float64; returns what was seen by direction.
 
-    device: "emulated", on the CPU (Linux, g++), where every access to memory is looked at, or "cuda". shapes: random
-    ones, decided by `seed`, beside a few that are easily forgotten; float32, and where the kernels are of REAL each
-    fourth in float64, too. Threads in another order, and on a GPU a second run, must give the same bits, or with
-    atomics results as near. Kernels without bias get cases without one.
+    device: "emulated", on the CPU (Linux, g++), where every access to memory is checked, or "cuda". shapes: the number
+    of random ones, decided by `seed`; a few that are easily forgotten are added. float32, and if the kernels use REAL,
+    every fourth case also in float64. Threads in another order, and on a GPU a second run, must give the same bits, or
+    with atomics results as near. Kernels without bias get cases without one.
 
-    Raises AssertionError with the first failures, each with its direction and sizes, and where a direction was refused
-    all cases; ValueError for a name that is not registered, and another device.
+    Raises AssertionError with the first failures, each with its direction and sizes, and if a direction refused all
+    cases; ValueError for a name that is not registered, and another device.
     """
     return check(name, "conv2d", shapes=shapes, seed=seed, device=device, caller="check_conv")
 
@@ -97,7 +97,7 @@ def check(name: str, kind: str, *, shapes: int = 20, seed: int = 0, device: str 
 def _convolutions(own: OwnConv, shapes: int, seed: int, most: float) -> Iterator[Case]:
     geometries = [conv_geometry(x, w, None, stride, padding, "gemm") for x, w, stride, padding in ALWAYS]
     geometries += random_shapes(seed, shapes, multiplications=most)
-    geometries.sort(key=lambda g: g.n * g.m * g.c * g.oh * g.ow * g.kh * g.kw)       # a failure is of a small shape
+    geometries.sort(key=lambda g: g.n * g.m * g.c * g.oh * g.ow * g.kh * g.kw)       # small shapes fail first
     for at, g in enumerate(geometries):
         for dtype in (np.float32, np.float64)[:2 if own.real and at % 4 == 0 else 1]:
             problem = drawn(g, (seed + at) * (1 if own.bias else 2), dtype)          # an even seed has no bias
@@ -120,7 +120,7 @@ def _others(own: OwnConv, shapes: int, seed: int, most: float) -> Iterator[Case]
                 names = [name for name in row.takes.split() if name != "g"]
                 inputs[direction] = arrays = tuple(values[name] for name in names)
                 exact[direction] = row.auto(cpu, *(None if a is None else a.astype(float) for a in arrays), *rest)
-                # where a maximum is read is decided by x itself
+                # x itself decides where a maximum is read
                 squares = row.auto(cpu, *(None if a is None else a.astype(float) ** (
                     1 if name in "xy" and own.kind == "max_pool2d" else 2) for name, a in zip(names, arrays)), *rest)
                 length = {"y": "x", "dx": "w", "dw": "gy"}[direction] if own.kind == "linear" else ""

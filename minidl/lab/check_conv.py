@@ -29,7 +29,7 @@ ALWAYS: list[tuple[Any, ...]] = [
     ((5, 2, 6, 6), (3, 2, 6, 6), 1, 0), ((1, 1, 1, 1), (1, 1, 1, 1), 1, 0), ((2, 5, 20, 19), (3, 5, 2, 2), 1, 1),
     ((0, 2, 5, 5), (3, 2, 3, 3), 1, 1)]
 
-# Relative error of a rounded operand; of 3xtf32 the products and remainders that it leaves away.
+# Relative error of a rounded operand; for 3xtf32 that of the products and remainders that it leaves out.
 ROUNDING = {"fp32": 0.0, "3xtf32": 2.0**-22, "tf32": 2.0**-11, "bf16": 2.0**-8}
 
 
@@ -61,8 +61,8 @@ class Problem(NamedTuple):
         return [None if a is None else cupy.asarray(a) for a in self.inputs(direction)]
 
     def bound(self, direction: str, precision: str = "fp32", spread: bool = False) -> np.ndarray:
-        """How far each element of a result may be from the exact one. spread: where errors are not of an element's own
-        products alone, see `spread_bound`."""
+        """How far each element of a result may be from the exact one. spread: if errors do not come from an element's
+        own products alone, see `spread_bound`."""
         most = product_bound(precision, self.length(direction), self.squares[direction], self.exact[direction],
                              self.x.dtype.type)
         return most + spread_bound(direction, self.x, self.w, self.gy) if spread else most
@@ -80,7 +80,7 @@ def solved(g: ConvGeometry, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, 
 
 
 def drawn(g: ConvGeometry, seed: int, dtype: type[np.float32 | np.float64]) -> Problem:
-    """A Problem of normal numbers, where the seed is odd with a bias."""
+    """A Problem of normal numbers, with a bias if the seed is odd."""
     rng = np.random.default_rng(seed)
     x, w, b, gy = (rng.standard_normal(shape, dtype) for shape in
                    ((g.n, g.c, g.h, g.w), (g.m, g.c, g.kh, g.kw), (g.m,), (g.n, g.m, g.oh, g.ow)))
@@ -91,14 +91,15 @@ def product_bound(precision: str, length: int, squares: np.ndarray, exact: np.nd
                   dtype: type = np.float32) -> np.ndarray:
     """How far a sum of K = `length` products of operands of random signs may be from the exact one.
 
-    Q is the root of the sum of the products' squares. A sum of k of the products is about Q sqrt(k/K) + |exact| k/K,
-    and rounding it errs by at most eps/2 of that, with random sign: all K roundings, in whatever order, by about
-    eps/4 sqrt(K) (Q + |exact|). Eight times that is not chance; and it still shows a single product that is missing or
-    doubled, about Q/sqrt(K), for any K below a million. Where no product goes, nothing may err.
+    Q is the root of the sum of the products' squares. A sum of k of the products is about Q sqrt(k/K) + |exact| k/K.
+    Rounding it errs by at most eps/2 of that, with random sign. So all K roundings, in whatever order, err by about
+    eps/4 sqrt(K) (Q + |exact|). An error of eight times that is not chance. This bound
+    still shows a single product that is missing or doubled, about Q/sqrt(K), for any K below a million. An element
+    without products must be exact.
 
-    Rounding operands to u changes a product by at most 2 u of it, with random sign: the sum by about u Q, and again
-    the bound is eight times that. Tensor cores round toward zero after every 8 products, in 3xtf32 thrice: such errors
-    have one sign, at most eps (Q + |exact|) each.
+    Rounding operands to u changes a product by at most 2 u of it, with random sign, and the sum by about u Q. Again the
+    bound is eight times that. Tensor cores round toward zero after every 8 products, in 3xtf32 three times. Such errors
+    have one sign, and each is at most eps (Q + |exact|).
     """
     eps, spread = float(np.finfo(dtype).eps), np.sqrt(squares)
     steps = 0.0 if precision == "fp32" else 3 / 8 * length
@@ -106,13 +107,12 @@ def product_bound(precision: str, length: int, squares: np.ndarray, exact: np.nd
 
 
 def spread_bound(direction: str, x: np.ndarray, w: np.ndarray, gy: np.ndarray) -> np.ndarray:
-    """How far an element may be from the exact one because of its neighbours, where they are transformed together.
+    """How far an element may be from the exact one because of its neighbours, if they are transformed together.
 
-    A transform's error has the norm of what is transformed, and is spread over it evenly, about eps/2 of it for each of
-    the three on the way (their sizes count by the root of a logarithm). So an element errs by a share of
-    S = root of the sum, over channels (of dw: images), of |x|^2 |w|^2, whole maps and filters. Of 5,400 results of
-    random shapes the largest share was 10 eps; 16 are allowed. S is some ten thousands at most where a product is
-    about 1: one that is missing still shows.
+    Each of the three transforms has an error of about eps/2 of the norm of what it transforms, spread evenly (their
+    sizes count by the root of a logarithm). So an element errs by a share of S = root of the sum, over channels (for
+    dw: images), of |x|^2 |w|^2, whole maps and filters. Of 5,400 results of random shapes the largest share was 10 eps;
+    16 are allowed. S is some ten thousands at most if a product is about 1: a missing product still shows.
     """
     of_x, of_w, of_gy = (np.square(a.astype(float)).sum((2, 3)) for a in (x, w, gy))        # (n,c), (m,c), (n,m)
     squares = {"y": lambda: of_x @ of_w.T, "dx": lambda: of_gy @ of_w, "dw": lambda: of_gy.T @ of_x}[direction]()
@@ -120,7 +120,7 @@ def spread_bound(direction: str, x: np.ndarray, w: np.ndarray, gy: np.ndarray) -
 
 
 def used(got: np.ndarray, exact: np.ndarray, most: np.ndarray) -> float:
-    """The largest error as a share of its tolerance; infinite for a NaN and for an error where none may be."""
+    """The largest error as a share of its tolerance; infinite for a NaN, and for an error if the tolerance is 0."""
     if not exact.size:
         return 0.0
     error = np.abs(got - exact)
@@ -132,7 +132,7 @@ def used(got: np.ndarray, exact: np.ndarray, most: np.ndarray) -> float:
 # ---------------------------------------------------------------- shapes
 def random_shape(rng: np.random.Generator, windows: Sequence[tuple[int, ...]] = WINDOWS,
                  multiplications: float = MULTIPLICATIONS) -> ConvGeometry | None:
-    """Odd sizes, few and many channels and filters, asymmetric padding; None where it is too large or nothing fits."""
+    """Odd sizes, few and many channels and filters, asymmetric padding; None if it is too large or nothing fits."""
     def log_uniform(least: int, most: int) -> int:
         return int(least * ((most + 1) / least) ** rng.random())
 
@@ -157,7 +157,7 @@ def random_shape(rng: np.random.Generator, windows: Sequence[tuple[int, ...]] = 
 
 def random_shapes(seed: int, count: int, windows: Sequence[tuple[int, ...]] = WINDOWS,
                   multiplications: float = MULTIPLICATIONS) -> Iterator[ConvGeometry]:
-    """So many that fit."""
+    """`count` shapes that fit."""
     rng = np.random.default_rng(seed)
     while count:
         g = random_shape(rng, windows, multiplications)

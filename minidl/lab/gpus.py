@@ -20,10 +20,10 @@ WARP = 32
 
 
 class Gpu(NamedTuple):
-    """One of a compute capability, which decides what follows: warps and blocks that a multiprocessor has at most; its
-    registers, of which a warp gets multiples of a unit in one of the parts; bytes of its shared memory, of which a
-    block gets multiples of a unit and the system some more. Then this one's FLOP/s in fp32, and bytes/s of its memory.
-    """
+    """A GPU of a compute capability. The capability decides the first numbers: the most warps and blocks of a
+    multiprocessor; its registers, of which a warp gets multiples of a unit in one of the parts; bytes of its shared
+    memory, of which a block gets multiples of a unit and the system some more. Then this GPU's FLOP/s in fp32, and
+    bytes/s of its memory."""
 
     name: str
     warps: int
@@ -49,7 +49,7 @@ GPUS = {
 
 
 def held(arch: int, threads: int, registers: int, shared: int) -> dict[str, int]:
-    """How many blocks of so many threads a multiprocessor holds at once, by each limit: the least is how many it does.
+    """How many blocks of `threads` threads a multiprocessor holds at once, by each limit: the least counts.
 
     registers: of a thread, 0 if they are not known; shared: bytes of a block.
     """
@@ -63,13 +63,13 @@ def held(arch: int, threads: int, registers: int, shared: int) -> dict[str, int]
 
 
 def occupancy(arch: int, threads: int, blocks: int) -> float:
-    """The share of the warps that a multiprocessor can have at most."""
+    """The warps of these blocks, as a share of the most that a multiprocessor has."""
     return blocks * -(-threads // WARP) / GPUS[arch].warps
 
 
 class Taken(NamedTuple):
-    """What a compiled kernel takes: registers and bytes of spills of a thread, bytes of shared memory of a block beside
-    what its launch asks for."""
+    """What a compiled kernel takes: registers and bytes of spills of a thread, bytes of shared memory of a block, not
+    counting what its launch requests."""
 
     registers: int
     spills: int
@@ -79,7 +79,7 @@ class Taken(NamedTuple):
 def taken(text: str, kernel: str, constants: tuple[Constant, ...], arch: int) -> Taken:
     """By NVRTC, which needs no GPU. text: the source, includes pasted in.
 
-    Raises RuntimeError where there is no NVRTC, where it does not know the GPU, or where the source does not compile.
+    Raises RuntimeError if there is no NVRTC, if it does not know the GPU, or if the source does not compile.
     """
     try:
         from cupy.cuda import nvrtc

@@ -1,6 +1,6 @@
-"""Convolutions of images that lie in memory in another order than NCHW: `layout="NHWC"` or `"CHWN"`, on CUDA.
+"""Convolutions of images whose memory order is not NCHW: `layout="NHWC"` or `"CHWN"`, on CUDA.
 
-A step of its own, beside `ops.conv2d`, whose images are NCHW: to measure what the order costs and saves.
+It is separate from `ops.conv2d`, whose images are NCHW: to measure what the order costs and saves.
 
     import cupy
     from minidl import layouts
@@ -30,8 +30,8 @@ def turned(array: Array, to: str, of: str = "NCHW", filters: bool = False) -> Ar
     filters: it holds filters, (m,c,kh,kw) in NCHW and in CHWN; in NHWC (kh,kw,c,m), where neighbouring threads have
     neighbouring filters.
 
-    Raises ValueError for another name than `LAYOUTS` has, and for an array that has not 4 axes; TypeError for what is
-    not an array.
+    Raises ValueError for a name that `LAYOUTS` does not have, and for an array that does not have 4 axes; TypeError for
+    what is not an array.
 
     >>> import numpy as np
     >>> x = np.arange(12).reshape(1, 3, 2, 2)            # (n,c,h,w): red 0 to 3, green 4 to 7, blue 8 to 11
@@ -55,8 +55,8 @@ def conv2d(x: Array, w: Array, b: Array | None = None, *, layout: str, algorithm
     x: NCHW (n,c,h,w), NHWC (n,h,w,c) or CHWN (c,h,w,n). w: (m,c,kh,kw), in NHWC (kh,kw,c,m); see `turned`. b: (m,).
     algorithm: direct, tiled, krizhevsky or implicit_gemm. Their gradients are in minidl.ops.cuda.conv.layouts.
 
-    Raises ValueError where the algorithm cannot do it, for sizes that do not fit each other, and without a GPU;
-    TypeError for what is not an array.
+    Raises ValueError if the algorithm cannot do it, for sizes that do not fit each other, and without a GPU; TypeError
+    for what is not an array.
     """
     orders.known("conv2d", layout)
     _require_arrays("conv2d", x, w, *(() if b is None else (b,)))

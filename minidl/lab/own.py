@@ -33,7 +33,7 @@ _makers: dict[str, str] = {}               # a primitive's name: the module that
 
 
 def _take(what: str, name: str, module: str) -> None:
-    """Refuse a name that somebody else has."""
+    """Refuse a name that another module has."""
     if not name.isidentifier() or name.startswith("_"):
         raise ValueError(f"{what}: {name!r} cannot be written as k.{name}; give the function a name of letters")
     if (name in PRIMITIVES or hasattr(cpu, name)) and _makers.get(name) != module:
@@ -43,7 +43,7 @@ def _take(what: str, name: str, module: str) -> None:
 
 
 def _cuda() -> ModuleType | None:
-    """The CUDA primitives, where they were imported already."""
+    """The CUDA primitives, if they were imported already."""
     return sys.modules.get("minidl.ops.cuda")
 
 
@@ -54,7 +54,7 @@ def primitive(function: F | None = None, *, cuda: Callable[..., Any] | None = No
     It takes arrays and plain values, and returns an array, or a tuple of them; it decides by shapes and dtypes alone.
     cuda: a function of the same parameters that does so on CuPy arrays; without it the primitive is refused there. It
     must not read values on the host, since a compiled step is captured as a graph.
-    changes: the numbers of the arguments that it writes into. shares: whether its result may lie in the memory of its
+    changes: the numbers of the arguments that it writes into. shares: whether its result may share the memory of its
     first argument, as a view does.
 
     Raises ValueError for a name that is taken and for a cuda of other parameters.
@@ -147,11 +147,11 @@ def _with_name(name: str, rule: fusion.Rule) -> fusion.Rule:
 def kernel(file: str | Path, name: str, dtype: DType = None, **constants: object) -> Any:
     """The CUDA kernel `name` of a .cu file of your own, to be launched as kernel(...)(grid, block, *arguments).
 
-    dtype: float32 or float64, what REAL stands for. constants: more that become -D. The file may include others beside
-    it, and what minidl/ops/cuda/include holds, as `#include "include/common.cuh"`; host code is left out. Arguments
-    are checked against the parameter list: CuPy arrays of the dtypes that it names, and numbers.
+    dtype: float32 or float64, the type that REAL means. constants: more that become -D. The file may include others of
+    its folder, and what minidl/ops/cuda/include holds, as `#include "include/common.cuh"`; host code is left out.
+    Arguments are checked against the parameter list: CuPy arrays of the dtypes that it names, and numbers.
 
-    Raises ValueError for a kernel that the file does not have, RuntimeError with the compiler's words.
+    Raises ValueError for a kernel that the file does not have, RuntimeError with the compiler's message.
     """
     from ..ops.cuda import launch
 

@@ -38,13 +38,13 @@ def register_conv(name: str, source: str | Path, *, y: Launcher | None = None, d
     `#include "include/common.cuh"`, or takes what it needs of it as ints. A launcher decides by sizes alone, since a
     compiled step is captured as a graph. Kernels of REAL are for float32 and float64, others for float32.
 
-    bias: False where y takes no b, y(launch, x, w, out, g): minidl adds it behind the kernel.
-    refuses(direction, g, dtype) says why a case cannot be computed, or None. Such a case is left to "auto", and so are
-    directions without a launcher and all on the CPU, which is said once. `minidl.check_conv` compares the kernels with
-    the formula, on the CPU or on a GPU. A program that registers a name again replaces what it has registered.
+    bias: False if y takes no b, y(launch, x, w, out, g): minidl adds it behind the kernel. refuses(direction, g, dtype)
+    says why a case cannot be computed, or None. Such a case is left to "auto", and so are directions without a launcher
+    and everything on the CPU; this is said once. `minidl.check_conv` compares the kernels with the formula, on the CPU
+    or on a GPU. A program that registers a name again replaces what it has registered.
 
-    Raises ValueError for a name that is taken or not a word, a source that is neither or includes what is not there,
-    no launcher, and one of other parameters.
+    Raises ValueError for a name that is taken or not a word, for a source that is neither a file nor a text or whose
+    include is missing, without a launcher, and for a launcher of other parameters.
 
         minidl.register_conv("mine", "mine.cu", y=lambda launch, x, w, b, y, g: launch(
             "mine_y", -(-y.size // 256), 256, x, w, b, y, g))
@@ -95,7 +95,7 @@ def register_activation(name: str, source: str | Path, *, of: str, y: Launcher |
 
 def _own(kind: str, name: str, source: str | Path, launchers: dict[str, Launcher | None], refuses: Refuses | None,
          bias: bool = True) -> OwnConv:
-    """Registered, once all fits. Messages name the function that a user's program called."""
+    """Register it, if all fits. Messages name the function that a user's program called."""
     caller, module = sys._getframe(1).f_code.co_name, sys._getframe(2).f_globals.get("__name__", "__main__")
     known = REGISTERED[kind]
     try:
@@ -122,7 +122,7 @@ def _own(kind: str, name: str, source: str | Path, launchers: dict[str, Launcher
 
 
 def _make_primitives(own: OwnConv) -> None:
-    """One for each direction, which op bodies call where the algorithm is asked for."""
+    """One for each direction; op bodies call it if the algorithm is chosen."""
     @functools.cache
     def say() -> None:
         warnings.warn(f"{own.kind}: algorithm {own.name!r} has no kernel for the cpu; 'auto' is used there",
@@ -170,7 +170,7 @@ def _source(name: str, given: str | Path) -> tuple[str, str, source.Source]:
 
 
 def _takes(what: str, function: Callable[..., Any], parameters: tuple[str, ...]) -> None:
-    """Refuse a function that cannot be called so."""
+    """Refuse a function that cannot be called with these parameters."""
     try:
         inspect.signature(function).bind(*parameters)
     except TypeError:

@@ -45,7 +45,7 @@ Shape = Sequence[int]
 
 # ---------------------------------------------------------------- what a call has to do, by its shapes
 def kind(name: str) -> str:
-    """Of a primitive, among KINDS; else "other".
+    """The kind of a primitive, among KINDS; else "other".
 
     >>> kind("conv2d_grad_w"), kind("copy")
     ('convolution', 'other')
@@ -64,7 +64,7 @@ def flop_of(name: str, arguments: Iterable[Any], shapes: Sequence[Shape], made: 
 
 
 def flop(call: Call) -> int:
-    """Of a call of a program, a region's too; none where it only looks at its argument in another shape."""
+    """Those of a program's call, also of a region; none if it only looks at its argument in another shape."""
     region = next(iter(call.arguments), None)
     if isinstance(region, Region):
         def shapes(values: Iterable[Any]) -> list[Shape]:
@@ -83,7 +83,7 @@ def changed(call: Call) -> list[Slot]:
 
 
 def moved(call: Call) -> int:
-    """Bytes."""
+    """The bytes that a call moves."""
     return 0 if call.known.shares else sum(
         math.prod(slot.shape) * slot.dtype.itemsize
         for slot in (*dict.fromkeys((*call.reads, *call.results)), *changed(call)))
@@ -91,7 +91,7 @@ def moved(call: Call) -> int:
 
 # ---------------------------------------------------------------- measuring
 class Clock:
-    """Makes the calls of a program, as ByCalls asks whoever takes them to other streams, and notes their times."""
+    """Makes the calls of a program and notes their times. ByCalls uses it like what takes calls to other streams."""
 
     def __init__(self, device: str):
         self.device, self.marks = device, list[tuple[Any, Any]]()
@@ -113,7 +113,7 @@ class Clock:
         return result
 
     def seconds(self) -> list[float]:
-        """Of each call since the last time that this was asked."""
+        """Those of each call since this was last called."""
         marks, self.marks = self.marks, []
         if self.device == "cpu":
             return [end - begin for begin, end in marks]

@@ -1,7 +1,7 @@
-"""A .cu file of a user's as kernels alone: its includes are pasted in, and host code is left out, line for line.
+"""A user's .cu file as kernels alone: its includes are pasted in, and host code is left out, line for line.
 
-What is left here compiles with NVRTC as well as in the emulator, so a file can stay as a course hands it out, with
-`main`, launches and the C++ library's headers.
+The rest compiles with NVRTC as well as in the emulator, so a file can stay as a course hands it out, with `main`,
+launches and the C++ library's headers.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Source(NamedTuple):
 
 
 def read(path: Path) -> Source:
-    """The kernels of a file; it may include those beside it, and minidl's own, "include/common.cuh".
+    """The kernels of a file; it may include those of its folder, and minidl's own, "include/common.cuh".
 
     Raises ValueError for a file that is not a text, and for a .cuh that is not there.
     """
@@ -71,7 +71,7 @@ def read(path: Path) -> Source:
 
 
 def written(name: str, text: str, folder: Path | None = None) -> Source:
-    """The same of a text that messages call `name`; folder: where what it includes may lie."""
+    """The same for a text that messages call `name`; folder: that of the files that it may include."""
     headers, left_out = dict[str, None](), dict[str, None]()
     pasted = _pasted(name, text, folder, headers, left_out, set())
     return Source(pasted, tuple(headers), tuple(left_out))

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Identity(Module):
-    """Gives what it is given; in the place of a layer that a net leaves out. Arguments are taken and not looked at.
+    """Returns its input; used in the place of a layer that a net leaves out. Arguments are accepted and ignored.
 
     >>> Identity(54)(3)
     3
@@ -89,7 +89,7 @@ class ModuleDict(Module, MutableMapping[str, Module]):
         self._items: dict[str, Module] = {}
         self.update(modules)
 
-    __eq__ = object.__eq__                 # as every Module: it is equal to itself alone
+    __eq__ = object.__eq__                 # as for every Module: it is equal only to itself
     __hash__ = object.__hash__
 
     def _entries(self) -> Iterable[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""What users of PyTorch call on a Module beside its own methods; Module inherits it."""
+"""What users of PyTorch call on a Module in addition to its own methods; Module inherits it."""
 
 # A method's self is a Module, which inherits it here; mypy wants a supertype.
 # mypy: disable-error-code="misc"
@@ -19,7 +19,7 @@ M = TypeVar("M", bound="Module")
 
 
 def without_counts(state: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A state without the counts of batches that PyTorch keeps beside running statistics: nothing here reads one."""
+    """A state without the counts of batches that PyTorch keeps with running statistics: nothing here reads them."""
     return {name: value for name, value in state.items()
             if name in own or not name.endswith("num_batches_tracked")
             or name.replace("num_batches_tracked", "running_mean") not in own}

@@ -17,12 +17,12 @@ from ..core.device import to_device
 from ..core.mode import mode
 from ..core.tensor import Tensor
 
-_left: ContextVar[int | None] = ContextVar("left", default=None)       # bytes that new parameters may take yet
+_left: ContextVar[int | None] = ContextVar("left", default=None)       # bytes that new parameters may still take
 
 
 @contextmanager
 def at_most(limit: int) -> Iterator[None]:
-    """Within, all new parameters of layers together take at most so many bytes: what a stranger's file asks to build.
+    """Within this, all new parameters of layers take at most `limit` bytes together, for a stranger's file.
 
     >>> with at_most(11):
     ...     parameter((3,))
@@ -78,15 +78,15 @@ def zeros_(tensor: Tensor) -> Tensor:
 
 
 def uniform_(tensor: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
-    """Uniform in [low, high). Raises ValueError where low is above high."""
+    """Uniform in [low, high). Raises ValueError if low is above high."""
     if not low <= high:
         raise ValueError(f"uniform_: low is {low!r} and high is {high!r} but low must not be above high")
     return _fill(tensor, rng.generator().uniform(low, high, tensor.shape))
 
 
 def dirac_(tensor: Tensor) -> Tensor:
-    """Filters (m,c,kh,kw) that give the first min(m, c) maps as they are, and further ones of zeros. Raises ValueError
-    for fewer axes than 3.
+    """Filters (m,c,kh,kw) that pass the first min(m, c) maps unchanged; further maps are zeros. Raises ValueError for
+    fewer axes than 3.
 
     >>> dirac_(Tensor([[[[5.0] * 3] * 3]])).tolist()
     [[[[0.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]]]

@@ -1,4 +1,4 @@
-"""Layers of the losses: the options are the layer's, the call is of (output, target)."""
+"""Losses as layers: the options are set on the layer, which is called with (output, target)."""
 
 from __future__ import annotations
 

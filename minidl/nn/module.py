@@ -14,14 +14,14 @@ from ..core.mode import Watched, mode, note_change
 from ..core.tensor import Tensor, mark_changed
 from .habits import Habits, M, without_counts
 
-_MAX_NAMED = 20                            # of what does not fit, as many are named in a message
+_MAX_NAMED = 20                            # at most this many entries that do not fit are named in a message
 _FLOATING = (np.dtype(np.float32), np.dtype(np.float64))
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
 if TYPE_CHECKING:
     class Forwards(Protocol[P, R]):
-        """What a Module is to its call, which takes and gives what its own forward does."""
+        """A Module as its call sees it: the call takes and returns what the Module's own forward does."""
 
         def forward(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
@@ -31,10 +31,10 @@ class Module(Habits, Watched):
 
     A Module holds every Tensor and every other Module (its child) among its attributes, in lists, tuples and dicts
     too; a name is the path to it: "c1.weight", "layers.0.bias", "heads.left.weight". A Tensor that requires a gradient
-    is a parameter, any other a buffer: a running mean, a counter, a frozen parameter. Both are the Module's state, that
-    `state_dict`, `minidl.save`, `load_state_dict` and `to` take whole. A result that is still on the tape is neither,
-    and is refused as soon as state is asked for: assign its `.detach()` to keep it as a buffer, its `.numpy()` to look
-    at it. Define `forward`; call the Module itself.
+    is a parameter, any other a buffer: a running mean, a counter, a frozen parameter. Together they are the Module's
+    state, which `state_dict`, `minidl.save`, `load_state_dict` and `to` take as a whole. A result that is still on the
+    tape is neither, and is refused as soon as the state is read: assign its `.detach()` to keep it as a buffer, its
+    `.numpy()` to look at it. Define `forward`; call the Module itself.
 
     >>> class Scale(Module):
     ...     def __init__(self):
@@ -47,7 +47,7 @@ class Module(Habits, Watched):
     (['factor'], ['factor', 'mean'])
     """
 
-    model_name: str                        # the zoo writes these on what it builds, for the weights file
+    model_name: str                        # the zoo sets these on the models that it builds, for the weights file
     model_args: dict[str, Any]
     model_code: Mapping[str, str] | None
     _once: frozenset[str] = frozenset()    # names of own Tensors that have been parameters, frozen since or not
@@ -81,7 +81,7 @@ class Module(Habits, Watched):
         return self._remember((name, value) for name, value in self._found() if isinstance(value, Tensor))
 
     def _remember(self, found: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        """Note which of its own Tensors are parameters, for the day they are frozen."""
+        """Note which of its own Tensors are parameters, in case they are frozen later."""
         found = list(found)
         now = {name for name, value in found if isinstance(value, Tensor) and value.requires_grad and value.is_leaf}
         if not now <= self._once:
@@ -89,7 +89,7 @@ class Module(Habits, Watched):
         return found
 
     def _walk(self, path: str) -> Iterator[tuple[str, Module, bool]]:
-        """(path, Module, whether it is met for the first time) depth first; below a Module only that once."""
+        """(path, Module, whether it is met for the first time), depth first; what is below it comes only that time."""
         seen: set[int] = set()
         waiting: list[tuple[str, Module]] = [(path, self)]
         while waiting:
@@ -101,14 +101,14 @@ class Module(Habits, Watched):
                 waiting += [(_join(path, name), child) for name, child in reversed(list(module.named_children()))]
 
     def _named(self) -> dict[str, Tensor]:
-        """All Tensors by all their paths: one that is held twice (tied) is there twice, the first path first."""
+        """All Tensors by all their paths: one that is held twice (tied) has two entries, the first path first."""
         named: dict[str, Tensor] = {}
         paths: dict[int, str] = {}
         for path, module, first in self._walk(""):
             if first:
                 paths[id(module)] = path
                 new = [(_join(path, name), t) for name, t in module._tensors()]
-            else:                          # what its first path has is here too, unless this is a way back up
+            else:                          # it has what its first path has, unless this is a cycle
                 known = _join(paths[id(module)], "")
                 new = [] if _join(path, "").startswith(known) else [
                     (_join(path, name[len(known):]), t) for name, t in named.items() if name.startswith(known)]
@@ -175,9 +175,9 @@ class Module(Habits, Watched):
     def requires_grad_(self: M, requires_grad: bool = True) -> M:
         """Freeze all parameters (False), or unfreeze them (True); those that change lose their gradients.
 
-        A frozen parameter is told from other buffers by its name: a Module remembers under which of its names it has
-        seen a Tensor that requires a gradient. So parameters frozen one by one are found too, and a running mean
-        stays a buffer. Raises TypeError where one is not a float32 or float64 now; then nothing has changed.
+        A frozen parameter is distinguished from other buffers by its name: a Module remembers under which of its names
+        it has seen a Tensor that requires a gradient. So parameters frozen one by one are found too, and a running mean
+        stays a buffer. Raises TypeError if one is not a float32 or float64 now; then nothing has changed.
         """
         mode.recorder.refuse("freezes or unfreezes parameters with .requires_grad_()")
         found = self._ever_parameters()
@@ -195,7 +195,7 @@ class Module(Habits, Watched):
         """Move all Tensors to a device; a dtype (float32 or float64), which may come first, converts the floating ones.
 
         They stay the same Tensors and lose their gradients. Raises ValueError or TypeError for a device or dtype that
-        cannot be; then nothing has changed.
+        is not possible; then nothing has changed.
         """
         mode.recorder.refuse("moves or converts a Module with .to()")
         device, dtype = destination(device, dtype)
@@ -212,7 +212,7 @@ class Module(Habits, Watched):
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all parameters and buffers, in host memory, by path.
 
-        A Tensor that is held twice (tied) is there by all its paths, as one array.
+        A Tensor that is held twice (tied) has an entry for each of its paths, all of them one array.
         """
         named = self._named()
         copies = {id(t): np.array(t.numpy()) for t in named.values()}
@@ -222,8 +222,8 @@ class Module(Habits, Watched):
         """Set all parameters and buffers from arrays or Tensors by path.
 
         Names, shapes and dtypes must be exactly the model's; of a Tensor with several paths one is enough, and if more
-        are given their values must be equal. Parameters change in place; a buffer gets a new array, since its old one
-        may be somebody else's.
+        are given their values must be equal. Parameters change in place; a buffer gets a new array, since its old array
+        may be used elsewhere.
 
         Raises ValueError that lists what does not fit, at most 20 entries; then nothing has changed.
         """
@@ -280,7 +280,7 @@ _HOLDERS = (Tensor, Module, list, tuple, dict)
 
 @contextmanager
 def switched(net: Module, training: bool) -> Iterator[None]:
-    """Within it, a net and all below are in training, or with False in evaluation; after it each is as it was."""
+    """Within this, a net and all below are in training, or with False in evaluation; afterwards each is as before."""
     before = [(module, module.training) for _, module in net.named_modules()]
     net.train(training)
     try:
@@ -291,7 +291,7 @@ def switched(net: Module, training: bool) -> Iterator[None]:
 
 
 def _array(name: str, value: object) -> np.ndarray:
-    """An entry of a state as NumPy's array. Raises TypeError where its own library refuses to make one."""
+    """An entry of a state as NumPy's array. Raises TypeError if its own library refuses to make one."""
     try:
         return as_array(value.numpy() if isinstance(value, Tensor) else value)
     except (TypeError, RuntimeError) as error:

@@ -86,7 +86,7 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor) -> Summary:
     inputs: the shape of one input without the axis of images, (c,h,w), one for each argument of forward; or Tensors
     that hold exactly one image. The net runs in evaluation, off the tape, on its own device; it is left as it was.
 
-    Raises TypeError for what is neither a shape nor a Tensor, ValueError where there is no input, and whatever the net
+    Raises TypeError for what is neither a shape nor a Tensor, ValueError if there is no input, and whatever the net
     raises for a shape that does not fit.
 
     >>> from minidl import nn
@@ -130,8 +130,8 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor) -> Summary:
 
 @contextmanager
 def watching(net: Module, watcher: Watcher) -> Iterator[None]:
-    """Within, a watcher is told of the ops and modules of each run of the net, which is in evaluation, off the tape; it
-    is left as it was."""
+    """Within this, a watcher is told of the ops and modules of each run of the net. The net is in evaluation, off the
+    tape, and afterwards as before."""
     before, modules = mode.recorder, dict(net.named_modules())
     own = {path: vars(module).get("forward") for path, module in modules.items()}
     try:
@@ -183,7 +183,7 @@ class Watcher(Listener):
         self.value_bytes = 0
 
     def watched(self, module: Module, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """A Module's forward, between two notes."""
+        """A Module's forward, with a note before and after it."""
         def call(*args: object, **kwargs: object) -> Any:
             noted = _Call(module, len(self.open))
             self.calls.append(noted)
@@ -208,7 +208,7 @@ class Watcher(Listener):
 
 
 def _tensor_shapes(result: object) -> list[tuple[int, ...]]:
-    """Those of all Tensors in a result."""
+    """The shapes of all Tensors in a result."""
     if isinstance(result, Tensor):
         return [result.shape]
     values = result.values() if isinstance(result, dict) else result if isinstance(result, (tuple, list)) else ()
@@ -216,13 +216,13 @@ def _tensor_shapes(result: object) -> list[tuple[int, ...]]:
 
 
 def _kind(module: Module) -> str:
-    """A Module's class, and the shapes of the Tensors that it holds itself but for vectors: filters, weights."""
+    """A Module's class, and the shapes of the Tensors that it holds itself, except vectors: filters, weights."""
     held = [t.shape for t in _own_tensors(module) if t.ndim > 1]
     return " ".join([type(module).__name__, *(f"({','.join(map(str, shape))})" for shape in held)])
 
 
 def _own_tensors(module: Module) -> list[Tensor]:
-    """Those that no child holds."""
+    """The Tensors that no child holds."""
     below = {id(t) for _, child in module.named_children() for _, t in child.named_tensors()}
     return [t for _, t in module.named_tensors() if id(t) not in below]
 

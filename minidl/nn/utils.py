@@ -1,4 +1,4 @@
-"""Where PyTorch has the clipping of gradients: `minidl.optim` does it."""
+"""PyTorch has the clipping of gradients here; `minidl.optim` does it."""
 
 from ..optim.clip import clip_grad_norm as clip_grad_norm_
 from ..optim.clip import clip_grad_value as clip_grad_value_

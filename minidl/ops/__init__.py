@@ -1,4 +1,4 @@
-"""All operations on Tensors. Each is one function: its forward and, beside it, its gradient."""
+"""All operations on Tensors. Each is one function: its forward and, next to it, its gradient."""
 
 from ..core import tensor as _tensor
 from .arrays import methods, operators  # noqa: F401  attach Tensor's operators and methods
@@ -27,7 +27,7 @@ from .losses.loss import *
 
 
 def _again(node: _tensor.Node) -> object:
-    """What a Node's closure is on Tensors: imported with the first second derivative."""
+    """A Node's closure on Tensors; imported for the first second derivative."""
     from .second import again
 
     return again(node)

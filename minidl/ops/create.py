@@ -85,7 +85,7 @@ def ones(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str |
 
 
 def eye(rows: int, columns: int | None = None, *, dtype: DType = np.float32, device: str | None = None) -> Tensor:
-    """Ones on the diagonal, zeros beside it."""
+    """Ones on the diagonal, zeros elsewhere."""
     for size in (rows, rows if columns is None else columns):
         _int("eye", "a size", size, 0)
     return _constant(np.eye(rows, columns, dtype=dtype), device)
@@ -105,13 +105,13 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: DT
 
 
 def linspace(start: float, end: float, steps: int, *, dtype: DType = np.float32, device: str | None = None) -> Tensor:
-    """A number of values from start to end, both included, at equal distances."""
+    """`steps` values from start to end, both included, at equal distances."""
     _int("linspace", "steps", steps, 0)
     return _constant(np.linspace(start, end, steps, dtype=dtype), device)
 
 
 def _primitives(device: str | None) -> Any:
-    """Those of a device, on which there is no array yet."""
+    """The primitives of a device, on which there is no array yet."""
     return primitives_of(to_device(np.empty(0), device or "cpu"))
 
 

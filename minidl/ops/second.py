@@ -4,9 +4,9 @@
 arrays through `k` alone, so a `Taped` in the place of `k` is all that it takes. A row of RULES computes a primitive's
 result by ops, which are on the tape and have closures themselves: so gradients of any order come from the same rows.
 
-An array that a closure kept is one of the op's inputs, or its result, and so is on the tape; it holds labels, places
-or a mask, and has no gradient; or it is in MADE, which says how it came from the first input. Any other one, and a
-primitive without a row, is an error: what it depends on is not known.
+There are three kinds of arrays that a closure kept. One is an input of the op, or its result, and is on the tape. One
+holds labels, places or a mask, and has no gradient. One is in MADE, which says how it came from the first input. Any
+other one, and a primitive without a row, is an error: what it depends on is not known.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ Axes = tuple[int, ...]
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
 KEPT: dict[str, tuple[int, ...]] = {}      # of a rule: which arguments may be what a closure made of inputs and kept
-# And which are taken as arrays: places, and what no gradient is asked of
+# And which are taken as arrays: places, and what needs no gradient
 RAW: dict[str, tuple[int, ...]] = {
     "getitem": (1,), "getitem_grad_x": (1,), "take_along": (1,), "take_along_grad_x": (1,), "embedding_grad_w": (1,),
     "add_parts": (1,), "nll": (1, 2), "nll_grad_x": (2, 3, 4)}
 
 
 class Kept(Tensor):
-    """An array of numbers that a closure kept, of which it is not known how it came from the op's inputs."""
+    """An array of numbers that a closure kept; it is not known how it came from the op's inputs."""
 
     __slots__ = ()
 
@@ -156,7 +156,7 @@ def _with(function: Callable[..., Any], k: Taped, around: dict[str, Any] | None 
 
 
 def _linked(link: Rule, taped: Taped, value: object, held: dict[str, Any]) -> Tensor:
-    """What MADE knows of, on the tape."""
+    """A variable that MADE has, on the tape."""
     node, kept = taped.node, taped.tensor(value)._data
     if not node.need[0]:
         return wrap(kept)
@@ -222,7 +222,7 @@ RULES |= {"copy": arrange.clone, "gelu_tanh": lambda x: units.gelu(x, approximat
 
 @op
 def _gated(k, gy: Tensor, *deciding: Tensor, gate: Rule):
-    """gate(k, gy, *deciding): gy, a multiple of it, or nothing, as the others decide, which get no gradient by it."""
+    """gate(k, gy, *deciding): gy, a multiple of it, or 0, as the others decide; these get no gradient by it."""
     return gate(k, gy, *deciding), lambda v, need: (gate(k, v, *deciding), *(None,) * len(deciding))
 
 
@@ -283,7 +283,7 @@ def _sum_to(gy: Tensor, shape: Axes) -> Tensor:
 
 
 def _opened(t: Tensor, shape: Axes, axes: Axes) -> Tensor:
-    """What a reduction over axes left of a shape, with these axes as 1."""
+    """The result of a reduction over axes of a shape, with size 1 for these axes."""
     return reshape(t, shape=tuple(1 if a in axes else n for a, n in enumerate(shape)))
 
 
@@ -402,7 +402,7 @@ RULES |= {"linear": linear.linear, "linear_grad_x": matmul, "linear_grad_w": lam
 
 
 def _parts(x: Tensor, w: Tensor, g: ConvGeometry) -> Tensor | None:
-    """A convolution that the primitives do in parts only, by these; None for any other one."""
+    """A convolution that the primitives can do only in parts, by these parts; None for any other one."""
     if g.dense or as_one(g):
         return None
     node = Node("conv2d", backend_of(x), (), (), lambda gy, need: ())
@@ -453,7 +453,7 @@ def _conv2d_grad_w(gy: Tensor, x: Tensor, g: ConvGeometry) -> Tensor:
 
 # ---------------------------------------------------------------- pooling and other sizes
 def _pair(name: str, there: str, back: str) -> None:
-    """Two linear primitives, each of which is the transpose of the other; of x and a geometry or size."""
+    """Two linear primitives of x and a geometry or size, each the transpose of the other."""
     RULES[name] = lambda x, own: _linear_map(
         x, there=lambda k, x: getattr(k, there)(x, own), back=lambda k, gy: getattr(k, back)(gy, own))
 
@@ -479,7 +479,7 @@ def _adaptive_avg_pool2d_grad_x(gy: Tensor, before: Axes) -> Tensor:
 
 @rule
 def _max_pool2d_grad_x(gy: Tensor, index: Tensor, g: PoolGeometry) -> Tensor:
-    """Back: what lies where each window's largest element was."""
+    """Back: the value at the place of each window's largest element."""
     at = index._data
     below, right = ((count - 1) * step + size - before - n for count, step, size, before, n in (
         (g.oh, g.sh, g.kh, g.top, g.h), (g.ow, g.sw, g.kw, g.left, g.w)))
@@ -500,7 +500,7 @@ def _max_pool2d_grad_x(gy: Tensor, index: Tensor, g: PoolGeometry) -> Tensor:
 @rule(kept=(3, 4))
 def _normalize_grad(gy: Tensor, x: Tensor, w: Tensor | None, mean: Tensor, rstd: Tensor,
                    g: NormGeometry) -> tuple[Tensor, Tensor, Tensor]:
-    """By the formula, with mean and variance as functions of x. What is added to the variance is what rstd tells."""
+    """By the formula, with mean and variance as functions of x. eps, added to the variance, follows from rstd."""
     sets, channels = (g.n, g.groups, g.inner), (g.n, g.channels, g.spread)
     axes, column = ((0, 2), (1, g.groups, 1)) if g.across else ((2,), (g.n, g.groups, 1))
 

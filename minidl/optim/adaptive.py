@@ -13,12 +13,12 @@ from .optimizer import Group, Optimizer
 class Adam(Optimizer):
     """Adam (Kingma and Ba 2015, algorithm 1), with weight decay as part of the gradient. As PyTorch's, without amsgrad.
 
-    params: parameters, or groups of them, as of `SGD`. Step t of a parameter with gradient g reads
+    params: parameters, or groups of them, as in `SGD`. Step t of a parameter with gradient g reads
 
         g <- g + weight_decay * p;   m <- beta1 * m + (1 - beta1) * g;   s <- beta2 * s + (1 - beta2) * g^2
         p <- p - lr / (1 - beta1^t) * m / (sqrt(s / (1 - beta2^t)) + eps)
 
-    Parameters without a gradient are left alone, and their steps not counted.
+    Parameters without a gradient are left alone, and their steps are not counted.
 
     Raises ValueError for a negative rate, eps or decay, and betas that are not two numbers from 0 to below 1; else as
     `SGD`.
@@ -64,7 +64,7 @@ class AdamW(Adam):
 class RMSprop(Optimizer):
     """RMSprop (Hinton 2012, lecture 6e), by default without momentum; centered as in Graves 2013. As PyTorch's.
 
-    params: parameters, or groups of them, as of `SGD`. A step with gradient g reads
+    params: parameters, or groups of them, as in `SGD`. A step with gradient g reads
 
         g <- g + weight_decay * p;   s <- alpha * s + (1 - alpha) * g^2;   u <- g / (sqrt(s) + eps)
         v <- momentum * v + u;   p <- p - lr * v

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 class EMA(Named, Checked, Watched):
     """An exponential moving average of parameters: average <- decay * average + (1 - decay) * parameter.
 
-    params: a Module, Tensors or (name, Tensor); of a Module its parameters, not its buffers. The averages begin as the
-    parameters are now; that of a Tensor that is put into the list `params` later, as that one is at the next use.
-    `update` belongs behind the optimizer's step; a compiled step may do it, in one launch. As a callback of
-    `training.fit` an EMA updates after each step, and its averages are part of checkpoints.
+    params: a Module, Tensors or (name, Tensor); of a Module its parameters, not its buffers. The averages start at the
+    present values of the parameters. The average of a Tensor that is put into the list `params` later starts at its
+    value at the next use. Call `update` after the optimizer's step; a compiled step may do it, in one launch. As a
+    callback of `training.fit` an EMA updates after each step, and its averages are part of checkpoints.
 
     Raises ValueError for a decay that is not from 0 to below 1, no parameters, or one that is listed twice; TypeError
     for what is not a Tensor.
@@ -77,7 +77,7 @@ class EMA(Named, Checked, Watched):
     @context
     def applied(self) -> Iterator[None]:
         """Within this context the parameters are the averages: to evaluate, or to save them. What is written to the
-        parameters there is lost. They are put back whatever ends it, also an interrupt that comes as they are written.
+        parameters there is lost. They are put back whatever ends the context, also an interrupt during a write.
         """
         mode.recorder.refuse("applies averaged weights")
         if self._applied:
@@ -101,14 +101,14 @@ class EMA(Named, Checked, Watched):
         self._applied = False
 
     def state_dict(self) -> dict[str, Any]:
-        """{"decay": ..., "params": [...], "averages": [...]}: the parameters' names, None where they are not known, and
+        """{"decay": ..., "params": [...], "averages": [...]}: the parameters' names, None if they are not known, and
         copies."""
         return {"decay": self.decay, "params": [self._names.get(p) for p in self.params],
                 "averages": [np.array(to_numpy(array)) for array in self._where_parameters_are()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what `state_dict` gave; averages change in place. They are found by the parameters' names; by
-        place, where these are not known. Raises ValueError for what does not fit; then nothing has changed."""
+        """Go on with what `state_dict` gave; averages change in place. They are found by the parameters' names, or
+        by place if these are not known. Raises ValueError for what does not fit; then nothing has changed."""
         mode.recorder.refuse("loads averaged weights")
         averages = self.check_state(state)
         if self.decay != state["decay"]:
@@ -137,7 +137,7 @@ class EMA(Named, Checked, Watched):
         return averages
 
     def _where_parameters_are(self) -> list[Array]:
-        """The averages, which go where the parameters went since."""
+        """The averages, moved to where the parameters are now."""
         return [self._average(p) for p in self.params]
 
     def _average(self, p: Tensor) -> Array:

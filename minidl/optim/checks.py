@@ -49,8 +49,8 @@ MODES = {"loss": "min", "accuracy": "max"}             # by the last word of a m
 
 
 def mode_of(owner: str, metric: str, mode: str | None) -> str:
-    """Whether a metric is better the lower ("min") or the higher ("max") it is: as told, else by its name. Raises
-    ValueError for another mode, and where a name does not say it."""
+    """Whether a metric is better if it is lower ("min") or higher ("max"): `mode` if given, else by its name. Raises
+    ValueError for another mode, and if a name does not say it."""
     found = MODES.get(metric.rpartition("_")[2]) if mode is None else mode
     if found not in ("min", "max"):
         what = f"mode is {mode!r}" if mode is not None else f"the name of metric {metric!r} does not say what is better"
@@ -67,8 +67,8 @@ class Checked:
 
 
 class Judge(Checked):
-    """What looks at one metric of each epoch, and goes by the best that it has been: its name, whether lower ("min") or
-    higher ("max") is better, and the best so far."""
+    """It compares one metric of each epoch with the best so far. It holds the metric's name, whether lower ("min") or
+    higher ("max") is better, and the best value so far."""
 
     def __init__(self, metric: str, mode: str | None):
         if not isinstance(metric, str):
@@ -79,7 +79,7 @@ class Judge(Checked):
 
     @property
     def sign(self) -> float:
-        """1 where lower is better, else -1."""
+        """1 if lower is better, else -1."""
         return 1.0 if self.mode == "min" else -1.0
 
     def judged(self, metrics: Mapping[str, Any]) -> Any:

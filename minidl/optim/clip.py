@@ -1,4 +1,4 @@
-"""Gradients that are kept from being large, between backward() and step()."""
+"""Clipping of gradients, between backward() and step()."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..core.tensor import Tensor, as_tensor, wrap
 from ..ops.common.backend import backend_of
 from .optimizer import with_gradients
 
-EPS = 1e-6                                 # as in PyTorch: a norm of 0 divides nothing
+EPS = 1e-6                                 # as in PyTorch: nothing is divided by a norm of 0
 
 
 def clip_grad_norm(params: Iterable[Tensor] | Tensor, max_norm: float) -> Tensor:
-    """Scale all gradients so that their norm, that of one vector of them all, is at most max_norm; returns what it was.
+    """Scale all gradients so that their norm, as one vector, is at most max_norm; returns the norm that they had.
 
     The norm is a Tensor of shape (), float64, on the parameters' device: the host does not wait for it, and a compiled
     step may do this. Each p.grad is a new Tensor. Parameters that are frozen, or have no gradient, are left
     out, and one that is listed twice counts once (Pascanu et al. 2013, algorithm 1).
 
-    Raises ValueError for a max_norm that is not above 0, or where no parameter has a gradient; TypeError for anything
+    Raises ValueError for a max_norm that is not above 0, or if no parameter has a gradient; TypeError for anything
     that is not a Tensor.
 
     >>> w = Tensor([3.0, 4.0], requires_grad=True)
@@ -56,8 +56,8 @@ def clip_grad_value(params: Iterable[Tensor] | Tensor, value: float) -> None:
 
 
 def divide(params: Iterable[Tensor], total: Tensor | float) -> None:
-    """Divide all gradients by a number, which may be a Tensor on the parameters' device; by 0, they stay. Each p.grad
-    is a new Tensor."""
+    """Divide all gradients by a number, which may be a Tensor on the parameters' device; if it is 0, they stay. Each
+    p.grad is a new Tensor."""
     live = with_gradients(list(params))
     if not live:
         return
@@ -70,7 +70,7 @@ def divide(params: Iterable[Tensor], total: Tensor | float) -> None:
 
 
 def check_limit(name: str, what: str, limit: object) -> None:
-    """Refuse what gradients cannot be kept below."""
+    """Refuse a limit that gradients cannot be kept below."""
     if isinstance(limit, bool) or not isinstance(limit, (int, float, np.integer, np.floating)) or not limit > 0:
         raise ValueError(f"{name}: {what} is {limit!r} but must be a number above 0")
 

@@ -17,7 +17,7 @@ EPS = 1e-7
 class Muon(Optimizer):
     """Muon (Jordan 2024, https://kellerjordan.github.io/posts/muon), for matrices and filters; as PyTorch's.
 
-    params: parameters of two axes or more, or groups of them, as of `SGD`; biases and scales are another optimizer's.
+    params: parameters of two axes or more, or groups of them, as in `SGD`; biases and scales need another optimizer.
     Filters (m,c,kh,kw) are matrices (m, c*kh*kw). A step with gradient g, a matrix (rows, columns), reads
 
         m <- momentum * m + (1 - momentum) * g;   u <- m, or with nesterov momentum * m + (1 - momentum) * g
@@ -26,7 +26,7 @@ class Muon(Optimizer):
     orthogonal(u) has u's singular vectors, and singular values from about 0.7 to 1.2 in place of its own: `ns_steps`
     Newton-Schulz iterations, a quintic polynomial of u / |u|. Matrices of one shape go through them together, in the
     parameters' own dtype (PyTorch: in bfloat16). normalized: before each update p is multiplied by sqrt(rows) / |p|, so
-    that its length stays (Jordan 2024, airbench94_muon); PyTorch's has no such option.
+    that its length does not change (Jordan 2024, airbench94_muon); PyTorch's has no such option.
 
     Raises ValueError for a parameter of fewer axes or no elements, a momentum of 1 or more, and iterations that are no
     int of at least 1; else as `SGD`.
@@ -61,7 +61,7 @@ class Muon(Optimizer):
         alike: dict[Any, list[int]] = {}
         for i, p in enumerate(params):
             alike.setdefault((p.dtype, len(p), p.size // len(p)), []).append(i)
-        updates, excess = list(params), list(params)   # excess: what is too long of each parameter
+        updates, excess = list(params), list(params)   # excess: the part by which each parameter is too long
         for (_, rows, columns), places in alike.items():
             u = stacked(k, means, places, rows, columns)
             if group["nesterov"]:
@@ -77,26 +77,26 @@ class Muon(Optimizer):
 
 
 def stacked(k: ModuleType, arrays: list[Array], places: list[int], rows: int, columns: int) -> Array:
-    """Some of the arrays as matrices (n,rows,columns), to be read: one alone stays where it is."""
+    """Some of the arrays as matrices (n,rows,columns), to be read only: a single one stays where it is."""
     matrices = tuple(k.reshape(arrays[i], (1, rows, columns)) for i in places)
     return k.concatenate(matrices, 0) if len(matrices) > 1 else matrices[0]
 
 
 def put(k: ModuleType, arrays: list[Array], places: list[int], matrices: Array) -> None:
-    """The inverse of `stacked`: each matrix in the shape of the array in whose place it comes."""
+    """The inverse of `stacked`: each matrix gets the shape of the array whose place it takes."""
     for matrix, i in enumerate(places):
         arrays[i] = k.reshape(k.getitem(matrices, matrix), arrays[i].shape)
 
 
 def lengths(k: ModuleType, x: Array) -> Array:
-    """Of matrices (n,rows,columns) as vectors: (n,1,1)."""
+    """The lengths of matrices (n,rows,columns) as vectors: (n,1,1)."""
     return k.maximum(k.sqrt(k.sum(k.mul(x, x), (1, 2), True)), EPS)
 
 
 def orthogonal(k: ModuleType, x: Array, iterations: int = 5) -> Array:
-    """Of matrices (n,rows,columns), by primitives of k: their singular vectors with singular values of about 1."""
+    """Matrices (n,rows,columns) with the same singular vectors and singular values of about 1, by primitives of k."""
     a, b, c = COEFFICIENTS
-    tall = x.shape[1] > x.shape[2]         # the smaller of both products with itself
+    tall = x.shape[1] > x.shape[2]         # which of both products with itself is the smaller
     x = k.div(x, lengths(k, x))
     for _ in range(iterations):
         gram = k.matmul_grad_y(x, x) if tall else k.matmul_grad_x(x, x)        # x^T x, or x x^T

@@ -1,4 +1,4 @@
-"""Parameters' names, and by them whose is what in a state."""
+"""Parameters' names, and what belongs to which parameter in a state, found by these names."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..core.tensor import Tensor
 if TYPE_CHECKING:
     from .optimizer import Optimizer
 
-MAX_NAMED = 8                              # of parameters that do not fit, as many are named in a message
+MAX_NAMED = 8                              # a message names at most this many parameters that do not fit
 WAY_OUT = "that the state was saved from"
 
 
 # ---------------------------------------------------------------------- names
 class Named:
-    """What keeps something of parameters, and may know their names."""
+    """An object that keeps something for parameters, and may know their names."""
 
     _names: ByTensor[str]
 
@@ -26,8 +26,8 @@ class Named:
         raise NotImplementedError
 
     def learn_names(self, named: Iterable[tuple[str, Tensor]]) -> None:
-        """Take note of parameters' names, as `net.named_parameters()` gives them: states have them, and are loaded by
-        them. `training.fit` tells those of its model."""
+        """Note parameters' names, as `net.named_parameters()` gives them: states hold them, and are loaded by them.
+        `training.fit` gives those of its model."""
         own = {id(p) for p in self._parameters()}
         for name, t in named:
             if id(t) in own:
@@ -35,8 +35,8 @@ class Named:
 
 
 def without_names(owner: str, given: Iterable[Any], names: ByTensor[str]) -> list[Any]:
-    """Parameters, of which some come as (name, parameter); these names are noted. Raises TypeError for a set, for
-    `owner`."""
+    """Parameters without the names of those that come as (name, parameter); these names are noted. Raises TypeError for
+    a set, in the name of `owner`."""
     if isinstance(given, (set, frozenset)):
         raise TypeError(f"{owner}: params is a set, whose order is another one in each run, so that a state could not "
                         "be loaded; pass a list")
@@ -49,9 +49,9 @@ def without_names(owner: str, given: Iterable[Any], names: ByTensor[str]) -> lis
     return [parameter(each) for each in given]
 
 
-# ---------------------------------------------------------------------- whose is whose in a state
+# ---------------------------------------------------------------------- what belongs to which parameter in a state
 def places(here: list[Any], there: list[Any], alike: Callable[[Any, Any], bool] = operator.eq) -> list[int] | None:
-    """Of each of here the place of the first in there that is like it and not taken; None where some are over."""
+    """For each of `here` the place of the first of `there` that is like it and not taken; None if any are left over."""
     left, found = list(range(len(there))), []
     for one in here:
         place = next((place for place in left if alike(one, there[place])), None)
@@ -63,29 +63,29 @@ def places(here: list[Any], there: list[Any], alike: Callable[[Any, Any], bool] 
 
 
 def places_by_name(here: list[Any], there: object) -> list[int] | None:
-    """The same of parameters: by name, or by place where one side knows none."""
+    """The same for parameters: by name, or by place if one side knows no names."""
     if not isinstance(there, list) or not any(here) or not any(there):
         return list(range(len(here)))
     return places(here, there)
 
 
 def names_that_differ(here: list[Any], there: list[Any]) -> str:
-    """For a message: "a, b here but c in the state", of names alone that the other side does not have, or of all."""
+    """For a message: "a, b here but c in the state", with only the names that the other side lacks, or with all."""
     def listed(names: list[Any], others: list[Any]) -> str:
         names = [name for name in names if name not in others] or names
         return ", ".join(map(str, names[:MAX_NAMED])) + ", ..." * (len(names) > MAX_NAMED)
     return f"{listed(here, there)} here but {listed(there, here)} in the state"
 
 
-# What a state says of a group beside numbers and arrays (before minidl 0.3 nothing): what a message calls it, and
-# whether two are alike.
+# What a state says of a group in addition to numbers and arrays (before minidl 0.3 nothing): what a message calls it,
+# and whether two are alike.
 FACTS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "kind": ("the groups' optimizers", operator.eq), "name": ("the groups' names", operator.eq),
     "params": ("the groups' parameters", lambda here, there: places_by_name(here, there) is not None)}
 
 
 def facts_of(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Of each group its optimizer's kind, its name, and those of its parameters; None for a name that is not known."""
+    """For each group: its optimizer's kind, its name, and its parameters' names; None for a name that is not known."""
     return [{"kind": type(each).__name__, "name": group.get("name"),
              "params": [each._names.get(p) for p in group["params"]]}
             for each in getattr(optimizer, "optimizers", (optimizer,)) for group in each.groups]
@@ -93,7 +93,7 @@ def facts_of(optimizer: Optimizer) -> list[dict[str, Any]]:
 
 def in_order(optimizer: Optimizer, groups: list[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], list[int]]]:
     """The groups of a state in the order of the optimizer's own: by kind, name and parameters, as far as they are
-    known; beside each the places of its parameters in that group. Raises ValueError where they are not the same."""
+    known; with each the places of its parameters in that group. Raises ValueError if they are not the same."""
     here, told = facts_of(optimizer), [what for what in FACTS if all(what in group for group in groups)]
     order: list[int] | None = list(range(len(groups)))
     for count, what in enumerate(told, 1):

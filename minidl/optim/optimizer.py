@@ -1,4 +1,4 @@
-"""What all optimizers share: groups of parameters with their numbers, and arrays that are kept of each parameter."""
+"""What all optimizers share: groups of parameters with their numbers, and arrays that are kept for each parameter."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Group(dict[str, Any]):
             return default
 
     def check(self, entries: Mapping[str, Any]) -> None:
-        """Raises ValueError for entries that cannot be, alone or with those that are there."""
+        """Raises ValueError for entries that are not valid, alone or together with the present ones."""
         for name, value in entries.items():
             if len(self) and name not in self and name != "name":
                 raise ValueError(f"{self.kind.__name__}: a group has no {name!r} but {', '.join(dict.keys(self))}; set "
@@ -100,17 +100,17 @@ def _number(name: str) -> Any:
 
 
 def with_gradients(params: list[Tensor]) -> list[Tensor]:
-    """Those that require a gradient and have one, each once: one that was frozen may still have that of a step before,
-    and a weight that two layers share is listed twice where their parameters are put together."""
+    """Those that require a gradient and have one, each once. A frozen one may still have one of an earlier step, and
+    a weight that two layers share is listed twice if their parameters are put together."""
     mode.recorder.given(*params)           # a compiled step depends on which are frozen
     return [*dict.fromkeys([p for p in params if p.requires_grad and p.grad is not None])]
 
 
 class Optimizer(Named, Watched):
-    """What SGD, Adam and the others share. One of them says which arrays it keeps, and how it updates parameters.
+    """What SGD, Adam and the others share. Each of them says which arrays it keeps, and how it updates parameters.
 
-    kept: the arrays that are kept of each parameter: name -> the word for one of them. Each is like the parameter, but
-    for "steps", which counts its updates, int64 of shape (1,).
+    kept: the arrays that are kept for each parameter: name -> the word for one of them. Each is like the parameter,
+    except "steps", which counts its updates, int64 of shape (1,).
 
     A number's name is an attribute too: `sgd.lr` is that of the first group that has it; setting it sets all of them.
     """
@@ -137,7 +137,7 @@ class Optimizer(Named, Watched):
 
     @classmethod
     def _check(cls, group: Mapping[str, Any]) -> None:
-        """Refuse numbers or parameters that do not go together: a group's, as they are about to be."""
+        """Refuse numbers or parameters that do not go together. group: as it is about to be."""
 
     def _uses(self, group: Group) -> Iterable[str]:
         """Which of `kept` a group's update needs."""
@@ -145,7 +145,7 @@ class Optimizer(Named, Watched):
 
     def _update(self, k: ModuleType, params: list[Array], grads: list[Array], kept: dict[str, list[Array]], lr: Rate,
                 group: Group) -> None:
-        """Change parameters and what is kept of them in place, by primitives of k."""
+        """Change parameters and what is kept for them in place, by primitives of k."""
         raise NotImplementedError
 
     def group(self, name: str) -> Group:
@@ -171,17 +171,17 @@ class Optimizer(Named, Watched):
                 p.grad = None
 
     def forget(self) -> None:
-        """Set all that is kept to 0, in place: as before the first step, and what was compiled stays good."""
+        """Set all that is kept to 0, in place, as before the first step. What was compiled stays valid."""
         mode.recorder.refuse("forgets an optimizer's velocities")
         for arrays in self._kept.values():
             for _, array in arrays.pairs():
                 array.fill(0)
 
     def step(self, rates: Rates | None = None) -> None:
-        """Update every parameter that requires a gradient and has one, in place, group by group: a frozen one stays,
-        and what is kept of it waits.
+        """Update every parameter that requires a gradient and has one, in place, group by group. A frozen one
+        does not change, nor does what is kept for it.
 
-        rates: in place of the groups' own learning rates, those of a schedule.
+        rates: those of a schedule, used instead of the groups' own learning rates.
 
         Raises TypeError for rates of another type; ValueError for rates of another shape or dtype, and for a gradient
         that does not have its parameter's shape; then nothing has changed.
@@ -216,13 +216,13 @@ class Optimizer(Named, Watched):
         return live
 
     def _tell_lists(self) -> None:
-        """What a recorded step depends on that goes through all parameters."""
+        """Tell the recorder which lists a step that goes through all parameters depends on."""
         if (recorder := mode.recorder).recording:
             recorder.reads(self, self.groups, what="the optimizer's groups")
             recorder.reads(*(group["params"] for group in self.groups), what="the parameters of an optimizer's group")
 
     def _array(self, name: str, p: Tensor) -> Array:
-        """One of a parameter's arrays: zeros at first. It goes where the parameter goes."""
+        """One of a parameter's arrays: zeros at first. It moves with the parameter."""
         held, data, counts = self._kept[name].get(p), p._data, name == "steps"
         if held is not None and held.shape == data.shape and held.dtype is data.dtype and (
                 held.__class__ is data.__class__ and not counts):
@@ -241,11 +241,11 @@ class Optimizer(Named, Watched):
 
     def state_dict(self) -> dict[str, Any]:
         """{"groups": [{"kind": "SGD", "name": ..., "params": [...], "lr": ..., "velocities": [...]}, ...]}: the kind of
-        optimizer, the group's name and those of its parameters (None where they are not known), its numbers, and
-        copies of what is kept of its parameters; None before the first step."""
+        optimizer, the group's name and those of its parameters (None if they are not known), its numbers, and
+        copies of what is kept for its parameters; None before the first step."""
         return state_of(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what `state_dict` gave: arrays change in place. Groups and parameters are found by their names;
-        by place, where these are not known. Raises ValueError for what does not fit; then nothing has changed."""
+        """Go on with what `state_dict` gave: arrays change in place. Groups and parameters are found by their names,
+        or by place if these are not known. Raises ValueError for what does not fit; then nothing has changed."""
         load_state(self, state)

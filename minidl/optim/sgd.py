@@ -14,7 +14,7 @@ class SGD(Optimizer):
     """Stochastic gradient descent with momentum, Nesterov momentum and weight decay.
 
     params: parameters, or groups {"params": [...], "lr": ..., "weight_decay": ...} whose entries replace
-    the common ones; with "name", a group is found by `group(name)`. A parameter may come as (name, Tensor), as of
+    the common ones; with "name", a group is found by `group(name)`. A parameter may come as (name, Tensor), as from
     `net.named_parameters()`; its state is then found by the name. A step with gradient g reads
 
         g <- g + weight_decay * p;   v <- momentum * v + g;   p <- p - lr * v

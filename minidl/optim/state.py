@@ -1,4 +1,4 @@
-"""An optimizer's numbers, and what it keeps of its parameters, as plain data, and back."""
+"""An optimizer's numbers, and what it keeps for its parameters, as plain data, and back."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from .optimizer import Optimizer
 
 def like(name: str, p: Tensor) -> tuple[tuple[int, ...], np.dtype]:
-    """(shape, dtype) of what is kept of a parameter by this name."""
+    """(shape, dtype) of what is kept for a parameter by this name."""
     return ((1,), np.dtype(np.int64)) if name == "steps" else (p.shape, p.dtype)
 
 
 def examples(optimizer: Optimizer) -> dict[str, Any]:
-    """A state as `state_of` gives it, of all arrays that there can be, and no numbers; they take no memory."""
+    """A state as `state_of` gives it, with all arrays that there can be and no numbers; the arrays take no memory."""
     return {"groups": [{name: [np.broadcast_to(np.empty((), dtype), shape)
                                for shape, dtype in (like(name, p) for p in group["params"])] for name in each.kept}
                        for each in getattr(optimizer, "optimizers", (optimizer,)) for group in each.groups]}
 
 
 def state_of(optimizer: Optimizer) -> dict[str, Any]:
-    """As `Optimizer.state_dict`. Raises TypeError for a subclass that keeps more than its base, without a state_dict.
+    """As `Optimizer.state_dict`. Raises TypeError for a subclass that keeps more than its base but has no state_dict.
     """
     kind = type(optimizer)
     more = [name for name, value in vars(optimizer).items() if name not in ("groups", "numbers", "_kept", "_names")
@@ -55,7 +55,7 @@ def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 
 def _groups_of(optimizer: Optimizer, state: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[list[int]]]:
     """The groups of a state in the optimizer's order, and for each the places of its parameters. Raises ValueError for
-    what `state_dict` did not give, and for other numbers of parameters."""
+    what `state_dict` did not give, and if the numbers of parameters differ."""
     title, numbers, kept = type(optimizer).__name__, optimizer.numbers, tuple(optimizer.kept)
     flags = [name for name in numbers if isinstance(optimizer.groups[0][name], bool)]
     groups = state.get("groups") if isinstance(state, Mapping) else None
@@ -75,13 +75,13 @@ def _groups_of(optimizer: Optimizer, state: Mapping[str, Any]) -> tuple[list[Map
         if mine != theirs:
             raise ValueError(f"{title}.load_state_dict: the groups have {mine} parameters but the state's have "
                              f"{theirs}; build the optimizer {WAY_OUT}")
-    # JSON has lists where numbers come in tuples.
+    # JSON has lists in place of tuples of numbers.
     return [{**group, **{name: tuple(group[name]) for name in numbers if isinstance(group[name], list)}}
             for group in groups], [order for _, order in matched]
 
 
 def writer_of(optimizer: Optimizer, state: Mapping[str, Any]) -> Callable[[], None]:
-    """What writes a state, once everything in it has been looked at."""
+    """A function that writes a state. Everything in it has been checked before."""
     mode.recorder.refuse("loads an optimizer's state")
     title, numbers, kept = type(optimizer).__name__, optimizer.numbers, tuple(optimizer.kept)
     groups, orders = _groups_of(optimizer, state)

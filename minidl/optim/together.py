@@ -44,18 +44,18 @@ class Together(Optimizer):
                              f"{len(set(everything))} are different; give each to one optimizer")
 
     def learn_names(self, named: Iterable[tuple[str, Tensor]]) -> None:
-        """As each of them."""
+        """Each optimizer does so."""
         named = list(named)
         for each in self.optimizers:
             each.learn_names(named)
 
     def forget(self) -> None:
-        """As each of them."""
+        """Each optimizer does so."""
         for each in self.optimizers:
             each.forget()
 
     def step(self, rates: Rates | None = None) -> None:
-        """As each of them, in their order."""
+        """Each optimizer makes its step, in their order."""
         if rates is not None:
             check_rates("Together", rates, len(self.groups))
         self._tell_lists()
@@ -64,7 +64,7 @@ class Together(Optimizer):
             each.step(rates and Rates(rates.table[end - len(each.groups):end], rates.position))
 
     def state_dict(self) -> dict[str, Any]:
-        """{"groups": [...]}, those of each of them."""
+        """{"groups": [...]}, the groups of all optimizers."""
         return {"groups": [group for each in self.optimizers for group in state_of(each)["groups"]]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -86,8 +86,8 @@ def muon_and_adamw(params: Iterable[Tensor], lr: float, momentum: float, weight_
                     AdamW([p for p in params if p.ndim < 2], lr / 20, weight_decay=0.0))
 
 
-# What a recipe calls an optimizer, and the numbers for it in place of the recipe's, which are SGD's; None: it has no
-# such number.
+# What a recipe calls an optimizer, and the numbers that it uses instead of the recipe's, which are SGD's; None: it has
+# no such number.
 OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], dict[str, float | None]]] = {
     "sgd": (SGD, {}),
     "adam": (Adam, {"lr": 1e-3, "momentum": None, "weight_decay": 0.0}),

@@ -1,6 +1,6 @@
 """A net as an ONNX file, which onnxruntime and others run: one table says what each op is there.
 
-The net is run twice, on batches of two sizes, and told of each op, as a compiled step is told. What differs between the
+The net is run twice, on batches of two sizes, and each op is recorded, as for a compiled step. What differs between the
 runs depends on the batch: a size of a reshape then becomes -1; all else is refused by name. So any net whose forward is
 made of minidl's ops can be exported, Module or function.
 """
@@ -37,7 +37,7 @@ def export(net: Callable[..., Tensor | tuple[Tensor, ...]], path: str | os.PathL
            example: Tensor | np.ndarray | tuple[Tensor | np.ndarray, ...]) -> None:
     """Write a net as an ONNX file, whole or not at all; needs the extra `onnx`.
 
-    net: a Module or any function of Tensors made of minidl's ops; call net.eval() first where it has dropout or batch
+    net: a Module or any function of Tensors made of minidl's ops; call net.eval() first if it has dropout or batch
     normalisation.
     example: what it is called with, one Tensor or array or a tuple of them; their axis 0 is the batch, which may have
     any size for the file. Inputs are named "input" (or "input_0", ...), outputs "output"; parameters keep their names.
@@ -45,7 +45,7 @@ def export(net: Callable[..., Tensor | tuple[Tensor, ...]], path: str | os.PathL
     export(net, example, path), PyTorch's order, does the same.
 
     Raises ValueError for an op that has no row in `ROWS`, and for what depends on values or on the size of the batch;
-    OSError where the file cannot be written.
+    OSError if the file cannot be written.
 
     >>> import minidl, tempfile
     >>> net = minidl.nn.Sequential(minidl.nn.Linear(3, 2), minidl.nn.Tanh())
@@ -87,7 +87,7 @@ class _Call(NamedTuple):
 
 
 class _Value(NamedTuple):
-    """Stands for an array among a call's inputs."""
+    """Represents an array among a call's inputs."""
 
     at: int
 
@@ -101,7 +101,7 @@ class _Trace(Listener):
         self.arrays: list[Any] = []            # held, so that an id stays one array's
         self.indices: dict[int, int] = {}
         self.calls: list[_Call] = []
-        self.number: int | None = None         # the result of the last call, where it was no array yet
+        self.number: int | None = None         # the result of the last call, if it was no array yet
         self.inputs = [self.index(t._data) for t in inputs]
         before = mode.recorder
         mode.recorder = self
@@ -161,13 +161,13 @@ class _Graph:
         self.onnx, self.first, self.second = onnx, first, second
         self.nodes: list[Any] = []
         self.ops: dict[str, str] = {}          # which op made a node, by the node's name
-        self.op = ""                           # the op of the call at hand
+        self.op = ""                           # the op of the current call
         self.constants: dict[str, np.ndarray] = {}
         self.names: dict[int, str] = {}
-        self.dtype: DType = None               # of the call at hand: of the numbers among its inputs
+        self.dtype: DType = None               # of the current call: of the numbers among its inputs
         self.dtypes: list[np.dtype] = []       # of each array among its inputs
-        self.taken: tuple[int, ...] = ()       # its first input's shape, -1 where that depends on the batch
-        self.sizes: tuple[int, ...] = ()       # and its result's shape, -1 where that depends on the batch
+        self.taken: tuple[int, ...] = ()       # its first input's shape, -1 if that depends on the batch
+        self.sizes: tuple[int, ...] = ()       # and its result's shape, -1 if that depends on the batch
 
     def node(self, kind: str, *inputs: str, **attributes: object) -> str:
         """Add a node of ONNX; gives its output's name. An input "" is left out."""
@@ -186,7 +186,7 @@ class _Graph:
         return "the net is written by nodes" if node is None else f"op {self.ops[node]!r} is written by {node}"
 
     def constant(self, value: object, dtype: DType = None, name: str | None = None) -> str:
-        """Add a constant, of the dtype of the call's numbers where none is given; gives its name."""
+        """Add a constant, of the dtype of the call's numbers if none is given; gives its name."""
         if name is None or (name.startswith(("input", "output")) and "." not in name):
             name = f"constant/{len(self.constants)}"
         if isinstance(value, float) and np.dtype(dtype or self.dtype).kind in "iub" and not value.is_integer():
@@ -255,7 +255,7 @@ class _Graph:
                              "net's inputs to floating numbers")
 
     def _add(self, call: _Call, other: _Call) -> None:
-        """The nodes of a call. ONNX computes with masks by operators of their own: here they are int64 meanwhile."""
+        """The nodes of a call. ONNX computes with masks by operators of their own: here they are int64 in between."""
         result, again = self.first.arrays[call.result], self.second.arrays[other.result]
         given = [each.at for each in call.inputs if isinstance(each, _Value)]
         dtypes = self.dtypes = self._dtypes(call)
@@ -485,7 +485,7 @@ def _getitem(graph: _Graph, ndim: int, x: str, *, index: Index) -> str:
 
 def _attention(graph: _Graph, ndim: int, query: str, key: str, value: str, mask: str = "", *, dropout_p: float = 0.0,
                is_causal: bool = False, scale: float | None = None) -> str:
-    """Where a query attends to no key, the softmax of ONNX is NaN, and zeros take its place."""
+    """If a query attends to no key, the softmax of ONNX is NaN, and zeros replace it."""
     scores = graph.node("Einsum", query, key, equation="...ld,...sd->...ls")
     scores = graph.node("Mul", scores, graph.constant(max(1, graph.taken[-1]) ** -0.5 if scale is None else scale))
     closed = graph.constant(-math.inf)

@@ -67,7 +67,7 @@ class Net(NamedTuple):
 
 class Job(NamedTuple):
     """What a process needs: the sweep's folder, and work(shared, net, run folder, told), which trains a net. It may be
-    called again for a run folder of which a part is there; told(text) takes a line per epoch."""
+    called again for a run folder that is partly there; told(text) takes a line per epoch."""
 
     folder: Path
     work: Callable[..., object]
@@ -75,8 +75,7 @@ class Job(NamedTuple):
 
 
 def combined(values: Mapping[str, Sequence[Any]], epochs: Callable[[dict[str, Any]], int]) -> list[Net]:
-    """A net for each combination of values, the last setting changing first. Raises ValueError where two are the
-    same."""
+    """A net for each combination of values, the last setting changing first. Raises ValueError if two are the same."""
     found: dict[str, Net] = {}
     for each in itertools.product(*values.values()):
         settings = dict(zip(values, each, strict=True))
@@ -106,8 +105,8 @@ def trained(nets: Sequence[Net], job: Job, workers: int, threads: int, *, facts:
     """Train what is not trained yet, and write sweep.jsonl and sweep.html.
 
     workers: processes, which share the CPU threads; 0: one net after another in this one. facts: what sweep.json says
-    beside the nets; `data` (digests) must be the same when it goes on, and a change of `code` is warned of. Raises
-    ValueError for a folder that holds another sweep, or where another process is at it.
+    in addition to the nets; `data` (digests) must be the same when it goes on, and a change of `code` is warned of.
+    Raises ValueError for a folder that holds another sweep, or if another process works on it.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         sys.exit(1)                        # a script without `if __name__ == "__main__"`: the first process says so
@@ -224,7 +223,7 @@ def _train(job: Job, net: Net, bar: _Bar | None = None) -> tuple[str, str]:
 
 # ---------------------------------------------------------------- processes
 def _packed(job: Job) -> tuple[bytes, str]:
-    """A job as a process can be sent it; or why it cannot be."""
+    """A job in the form that can be sent to a process; or why it cannot be."""
     try:
         packed = pickle.dumps(job)
     except Exception as error:             # PicklingError, AttributeError, TypeError: as the object has it
@@ -236,14 +235,14 @@ def _packed(job: Job) -> tuple[bytes, str]:
 
 def _in_processes(todo: Sequence[Net], packed: bytes, workers: int, threads: int, done: Callable[..., None],
                   look: Callable[[Sequence[Net]], None]) -> None:
-    """Share the nets out among so many processes. One that ends takes its net with it, and another one follows."""
+    """Share the nets out among `workers` processes. If one ends, its net has failed, and another one follows."""
     context, queue = multiprocessing.get_context("spawn"), deque(todo)
     running: dict[Any, tuple[Any, Net | None]] = {}
 
     def begin() -> None:
         here, there = context.Pipe()
         process = context.Process(target=_serve, args=(there, max(1, threads // workers), sys.orig_argv), daemon=True)
-        process.start()                    # which never returns for a process that dies before it has read large args
+        process.start()                    # this never returns if a process dies before it has read large args
         there.close()
         running[here] = process, None
 
@@ -280,7 +279,7 @@ def _in_processes(todo: Sequence[Net], packed: bytes, workers: int, threads: int
             look([net for _, net in running.values() if net is not None])
     except BaseException:
         for process, _ in running.values():
-            process.terminate()            # upon which a training writes its checkpoint
+            process.terminate()            # a training then writes its checkpoint
         for process, _ in running.values():
             process.join()
         raise
@@ -421,19 +420,19 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     """Train a net for each combination of the settings that are lists, ranges or arrays; other values hold for all.
 
     build: a function of options that returns a net, or a name or place as `zoo.find` takes it. data: (train, test),
-    each as `data.DataLoader` takes it; with fold=k one of them, of which k nets hold out a part each, as their test
-    set. What can be a list: epochs, batch_size, seed, optimizer (a name of optim.OPTIMIZERS), schedule (a name of
-    optim.SCHEDULES, or as `fit` takes it), the optimizer's numbers (lr, momentum, ...), and the options of build.
-    Those that the data decide (in_channels, image_size, in_features, classes) it is given if it has them, and images
-    and tables are normalised, as `minidl train` does it.
+    each as `data.DataLoader` takes it; with fold=k it is one of them, and each of k nets holds out another part as its
+    test set. What can be a list: epochs, batch_size, seed, optimizer (a name of optim.OPTIMIZERS), schedule (a name of
+    optim.SCHEDULES, or as `fit` takes it), the optimizer's numbers (lr, momentum, ...), and the options of build. Those
+    that the data decide (in_channels, image_size, in_features, classes) are set if it has them, and images and tables
+    are normalised, as `minidl train` does it.
 
     loss: as `fit` takes it, else the net's own method, else the cross entropy. metrics: as `fit` takes them.
     callbacks(net, optimizer, folder): what `fit` takes as callbacks. loader: more arguments for both loaders;
     augment and drop_last are the training's.
 
     folder: a new one, in which each net has its run folder; by default it is in runs/. resume: go on with the sweep
-    that is there, if one is. workers: processes; by default one for each CPU thread, and one on a GPU; 0: none. What a
-    process cannot be sent, such as a lambda, is trained in this one. Each net has the bits that it has alone.
+    that is there, if one is. workers: processes; by default one for each CPU thread, and one on a GPU; 0: none. What
+    cannot be sent to a process, such as a lambda, is trained in this one. Each net has the bits that it has alone.
 
     Raises ValueError for settings that neither the optimizer nor build has, and for a folder that holds another sweep.
 
@@ -504,8 +503,8 @@ def _split_settings(model: zoo.Model, settings: dict[str, Any]) -> tuple[dict[st
 
 
 def _parts(data: Items, fold: int, part: int) -> Iterator[Any]:
-    """Of one data set all but the part-th of so many parts, and this part. Which items it has does not depend on the
-    net's seed."""
+    """One data set as two: all but the part-th of `fold` parts, and this part. Which items it has does not depend on
+    the net's seed."""
     kind = isinstance(data, (Dataset, Table))
     count = len(data[0] if isinstance(data, tuple) else next(iter(data.values())) if isinstance(data, dict) else data)
     parts = np.array_split(np.random.Generator(np.random.Philox(0)).permutation(count), fold)

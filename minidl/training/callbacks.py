@@ -19,10 +19,10 @@ METHODS = ("on_train_begin", "on_step_end", "on_epoch_end")
 
 
 class Step(NamedTuple):
-    """A step that was just done: numbers from 1, of the epoch, of the step in all epochs and in this one.
+    """A step that was just done. Numbers from 1: of the epoch, of the step in all epochs, and of the step in this one.
 
-    means(): loss, accuracy and other metrics of this epoch so far; images: how many these are of. lr(): the step's
-    learning rate, of the first group. Where the steps are compiled, both functions wait for the device.
+    means(): loss, accuracy and other metrics of this epoch so far; images: how many images these are over. lr(): the
+    step's learning rate, of the first group. If the steps are compiled, both functions wait for the device.
     """
 
     epoch: int
@@ -36,8 +36,8 @@ class Step(NamedTuple):
 class SaveBest(Judge):
     """A callback that saves a model's weights after each epoch that is better than all before.
 
-    metric: which of an epoch's metrics decides. mode: "min" if it is better the lower it is, "max" the higher; a loss
-    and an accuracy say it by their names. data: as `minidl.save` takes it: with it, `minidl predict` reads the file.
+    metric: which of an epoch's metrics decides. mode: "min" if lower is better, "max" if higher is better; for a loss
+    or an accuracy, the name says it. data: as `minidl.save` takes it: with it, `minidl predict` reads the file.
     Raises ValueError for a metric of another name without a mode.
 
     >>> SaveBest(nn.Linear(3, 2), "best.h5", "test_loss").best
@@ -63,8 +63,8 @@ class SaveBest(Judge):
 class EarlyStop(Judge):
     """A callback that ends a training once a metric has not become better for `patience` epochs, one after the other.
 
-    metric, mode: as for `SaveBest`, which keeps the weights of the best epoch. better_by: what an epoch must be better
-    by than the best so far to count as better. Raises ValueError for patience that is not an int of at least 1, for a
+    metric, mode: as for `SaveBest`, which keeps the weights of the best epoch. better_by: an epoch counts as better if
+    it beats the best so far by more than this. Raises ValueError for patience that is not an int of at least 1, for a
     better_by below 0, and for a metric of another name without a mode.
 
     >>> stop = EarlyStop(patience=2)
@@ -98,7 +98,7 @@ class EarlyStop(Judge):
 
 
 def _true(returned: object) -> bool:
-    """Whether it is True, or NumPy's, which a comparison of NumPy's numbers gives; not what else counts as true."""
+    """Whether it is True, or NumPy's True, as comparisons of NumPy numbers give; other true values do not count."""
     return isinstance(returned, (bool, np.bool_)) and bool(returned)
 
 
@@ -120,7 +120,7 @@ class Callbacks:
                        if hasattr(each, "on_epoch_end") or not any(hasattr(each, name) for name in METHODS)]
 
     def require_of(self, model: nn.Module, optimizer: optim.Optimizer) -> None:
-        """Refuse what lowers another optimizer's rates, or averages another net's parameters."""
+        """Refuse callbacks that lower another optimizer's rates, or average another net's parameters."""
         ours = {id(t) for _, t in model.named_tensors()}
         ours |= {id(p) for group in optimizer.groups for p in group["params"]}
         for each in self.all:
@@ -145,11 +145,11 @@ class Callbacks:
         return True in [_true(callback(metrics)) for callback in self.epochs]
 
     def with_state(self) -> list[Callback]:
-        """Those of which a checkpoint holds a state."""
+        """The callbacks whose state a checkpoint holds."""
         return [each for each in self.all if hasattr(each, "state_dict")]
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """The states of those that have one, beside their kinds."""
+        """The states of those that have one, with their kinds."""
         return [{"kind": type(each).__name__, "state": each.state_dict()} for each in self.with_state()]
 
     def check(self, states: object) -> None:
@@ -169,6 +169,6 @@ class Callbacks:
                                  "order")
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Give each its own."""
+        """Give each callback its own state."""
         for each, state in zip(self.with_state(), states, strict=True):
             each.load_state_dict(state["state"])

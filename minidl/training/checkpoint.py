@@ -1,9 +1,9 @@
 """Checkpoints: all that a training needs to go on as if nothing had happened, in an HDF5 file.
 
-The file is as weights are: in the group "checkpoint" arrays by their paths, model/c1/weight and
-optimizer/groups/0/velocities/0, and beside them "state", the rest as JSON, in which {"__array__": true} stands for the
-array of that path. It is written whole or not at all, and read with the names, shapes and dtypes that the running
-training has; anything else is refused.
+The file has the format of weights files. The group "checkpoint" has arrays by their paths, model/c1/weight and
+optimizer/groups/0/velocities/0, and "state", the rest as JSON. In the JSON, {"__array__": true} replaces the array of
+that path. The file is written whole or not at all, and read with the names, shapes and dtypes that the running training
+has; anything else is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ State = dict[str, Any]
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM stopped a training between two steps; what was to be saved is. signum: which it was."""
+    """Ctrl-C or SIGTERM stopped a training between two steps; what was to be saved is saved. signum: the signal."""
 
     def __init__(self, message: str, signum: int):
         super().__init__(message)
@@ -133,8 +133,8 @@ def _number(value: object) -> Any:
 
 # ---------------------------------------------------------------------- a run's
 def read_newest(path: str | os.PathLike[str], like: Mapping[str, Any], optional: str) -> State:
-    """`read_state` of a file, or of the newest of a folder that can be read; a warning says why it is not the last that
-    was written."""
+    """`read_state` of a file, or of the newest checkpoint of a folder that can be read. If this is not the last one
+    that was written, a warning says why."""
     if not os.path.isdir(path):
         return read_state(path, like, optional)
     newest, previous = (Path(path) / name for name in NAMES)
@@ -146,15 +146,15 @@ def read_newest(path: str | os.PathLike[str], like: Mapping[str, Any], optional:
         try:
             state = read_state(previous, like, optional)
         except (OSError, WeightsError):
-            raise error from None          # of the newest, which is what was asked for
+            raise error from None          # of the newest, which was requested
         if newest.exists():
             warnings.warn(f"{error}; goes on from '{previous}'", UserWarning, stacklevel=2)
         return state
 
 
 def lock(file: int, taken: str) -> None:
-    """Lock an open file or folder for as long as it is open, where the system and the file system have locks. Raises
-    ValueError, which says `taken`, if somebody has locked it."""
+    """Lock an open file or folder for as long as it is open, if the system and the file system have locks. Raises
+    ValueError, which says `taken`, if it is already locked."""
     with contextlib.suppress(ImportError):
         import fcntl
 
@@ -168,10 +168,10 @@ def lock(file: int, taken: str) -> None:
 
 class Checkpoints:
     """The last two checkpoints of a training, checkpoint.h5 and checkpoint-previous.h5 in its folder, and the signals
-    upon which one is written.
+    that cause one to be written.
 
-    folder: made where it is missing. every: steps between checkpoints, beside the one after each epoch; 0: none.
-    writes: False on the ranks of a run that leave that to the first.
+    folder: made if it is missing. every: steps between checkpoints, in addition to the one after each epoch; 0: none.
+    writes: False on the ranks of a run that leave writing to the first.
     """
 
     def __init__(self, folder: str | os.PathLike[str], every: int = 0, writes: bool = True):
@@ -190,10 +190,10 @@ class Checkpoints:
         self.signum: int | None = None
 
     def take(self) -> None:
-        """Keep other trainings out of the folder until `release`, where the system has locks. Raises ValueError if one
-        is at it."""
+        """Keep other trainings out of the folder until `release`, if the system has locks. Raises ValueError if one
+        uses it."""
         if self.writes:
-            with contextlib.suppress(OSError):         # no system but POSIX opens a folder
+            with contextlib.suppress(OSError):         # only POSIX systems open a folder
                 self._lock = os.open(self.folder, os.O_RDONLY)
                 lock(self._lock, f"checkpoints: another training writes to '{self.folder}'; wait for its end, or name "
                                  "another folder")
@@ -205,7 +205,7 @@ class Checkpoints:
             self._lock = None
 
     def exist(self) -> bool:
-        """Whether there is one to go on from."""
+        """Whether there is a checkpoint to go on from."""
         return self.newest.exists() or self.previous.exists()
 
     def holds(self, path: str | os.PathLike[str]) -> bool:
@@ -213,7 +213,7 @@ class Checkpoints:
         return Path(path) in (self.folder, self.newest, self.previous)
 
     def save(self, state: State) -> bool:
-        """Write the newest; the one before it stays. What goes wrong is a warning, and both stay."""
+        """Write the newest and keep the one before it. If that fails, there is a warning, and both stay."""
         if not self.writes:
             return False
         following = self.folder / ".checkpoint-next.h5"
@@ -234,7 +234,7 @@ class Checkpoints:
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
         """Within this, Ctrl-C and SIGTERM are `noted`, to be obeyed between two steps; the second raises
-        KeyboardInterrupt at once. On the main thread alone, and unless somebody else already handles them."""
+        KeyboardInterrupt at once. Only on the main thread, and only if no other code already handles the signal."""
         def note(signum: int, frame: FrameType | None) -> None:
             if self.noted is not None:
                 raise KeyboardInterrupt

@@ -19,8 +19,8 @@ MAX_TEXT = 60                              # characters of names that a message 
 
 
 def contents_of(loader: object) -> dict[str, str]:
-    """By name, what is to be the same: labels, class names and items, in their order, or the arrays. Empty for objects
-    whose items are made when they are asked for, and for loaders of one's own.
+    """By name, what must be the same: labels, class names and items, in their order, or the arrays. Empty for objects
+    whose items are made only when they are needed, and for a user's own loaders.
 
     >>> from minidl import data
     >>> sorted(contents_of(data.DataLoader(data.load("synthetic-digits", "test"), 100)))
@@ -39,20 +39,20 @@ def contents_of(loader: object) -> dict[str, str]:
 
 
 def differences(there: object, here: dict[str, str]) -> list[str]:
-    """What is not the same, in words. What only one of both knows is not compared."""
+    """What is not the same, in words. What only one of the two knows is not compared."""
     known = there if isinstance(there, dict) else {}
     return [f"{name} are {shown(here[name])} here but {shown(known[name])} there" for name in here
             if name in known and known[name] != here[name]]
 
 
 def _names(names: Sequence[str]) -> str:
-    """As they are, if they are few."""
+    """The names as they are if their text is short, else a digest."""
     text = ", ".join(map(str, names))
     return text if len(text) < MAX_TEXT else hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _digest(array: np.ndarray) -> str:
-    """Of dtype, shape and values, in their order."""
+    """A digest of dtype, shape and values, in their order."""
     found = hashlib.blake2b(f"{array.dtype.str} {array.shape}".encode(), digest_size=8)
     step = -(-array.nbytes // MAX_BYTES) or 1
     found.update(np.ascontiguousarray(array[::step]).reshape(-1).view(np.uint8).data)

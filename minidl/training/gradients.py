@@ -16,18 +16,18 @@ from ..data.sources import mapped
 from ..nn.module import Module
 from .metrics import Parts, outputs_of
 
-STEPS = 1e-5, 1e-6, 1e-7                   # the smaller ones where a kink lies within the larger: of ReLU, of a maximum
-RELATIVE, ROUNDING = 1e-5, 1e-14           # of the derivative; and of the loss, by the step
+STEPS = 1e-5, 1e-6, 1e-7                   # the smaller ones if a kink is within the larger: of ReLU, of a maximum
+RELATIVE, ROUNDING = 1e-5, 1e-14           # of the derivative; and of the loss, divided by the step
 
 
 def check_gradients(net: Module, inputs: Parts, targets: Parts, loss: Callable[..., Tensor] = ops.cross_entropy, *,
                     directions: int = 4, seed: int = 0) -> float:
-    """Compare the gradients of `loss(net(inputs), targets)` by all parameters of a net with central differences.
+    """Compare gradients of `loss(net(inputs), targets)` with central differences, for all parameters of a net.
 
     inputs and targets: a Tensor, or several as a tuple or dict, as `fit` has them. A copy of the net computes in
-    float64. Of each parameter the derivative along random directions of length 1, decided by `seed`, is compared;
-    dropout draws the same mask each time. Returns the largest difference as a share of its tolerance. The net, its
-    gradients and the random numbers stay as they are.
+    float64. For each parameter, the derivatives along random directions of length 1 are compared; `seed` decides the
+    directions. Dropout draws the same mask each time. Returns the largest difference as a share of its tolerance. The
+    net, its gradients and the random numbers stay as they are.
 
     Raises GradcheckError (a ValueError) naming parameter, element and both values, and for a loss that is not finite.
 
@@ -68,7 +68,7 @@ def check_gradients(net: Module, inputs: Parts, targets: Parts, loss: Callable[.
 
 
 def _derivative(result: Callable[[], Tensor], parameter: Tensor, v: np.ndarray, step: float) -> float:
-    """Central difference of a result where a parameter moves along v, flat."""
+    """Central difference of a result when a parameter moves along v, both flat."""
     before, values = parameter._data, []
     for way in (step, -step):
         moved = parameter.numpy().reshape(-1) + way * v

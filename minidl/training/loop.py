@@ -53,12 +53,12 @@ from .metrics import (
 from .resume import Place, modes_of, restore, state_of
 
 SIGNALS = signal.SIGINT, signal.SIGTERM
-AGREE_EVERY = 16                           # steps that are not waited for, between two questions whether all go on
-LOOK_EVERY = 2.0                           # seconds of these, between two looks whether the losses are finite
+AGREE_EVERY = 16                           # steps that are not waited for, between two checks whether all ranks go on
+LOOK_EVERY = 2.0                           # seconds of these, between two checks whether the losses are finite
 
 
 class Diverged(FloatingPointError):
-    """A loss that is not finite. step: in which step of all of a training, from 1; 0 where that is not known."""
+    """A loss that is not finite. step: in which step of the whole training, from 1; 0 if that is not known."""
 
     def __init__(self, loss: float, lr: float, step: int = 0, epoch: int = 0):
         self.loss, self.lr, self.step = loss, lr, step
@@ -73,8 +73,8 @@ def train_step(model: nn.Module, optimizer: optim.Optimizer, images: Tensor | np
                labels: Tensor | np.ndarray | list[int], rates: optim.Rates | None = None) -> tuple[float, int]:
     """One update of all parameters on one batch: images (n,c,h,w), labels (n,) -> (mean loss, count right).
 
-    rates: as `optim.Optimizer.step` takes them. Of several ranks (`distributed.start`) each gives its part of the
-    images, and all get the whole's loss and count. Raises FloatingPointError where the loss is not finite; the
+    rates: as `optim.Optimizer.step` takes them. With several ranks (`distributed.start`) each gives its part of the
+    images, and all get the loss and count of the whole batch. Raises FloatingPointError if the loss is not finite; the
     parameters are then as they were.
     """
     require_parameters("train_step", model, optimizer, ops.cross_entropy)
@@ -86,11 +86,11 @@ def train_step(model: nn.Module, optimizer: optim.Optimizer, images: Tensor | np
 def update(model: nn.Module, optimizer: optim.Optimizer, batches: Sequence[Batch], rates: optim.Rates | None,
             loss: Function, metrics: RunningMetrics | None, images: int = 0,
             clip: float | None = None) -> tuple[float, int, Any, bool]:
-    """One update of all parameters by the gradient of one batch, or of several as of one that has all their images:
-    (the last one's loss, of how many images all are, the last one's outputs, whether metrics counted right answers).
+    """One update of all parameters by the gradient of one batch, or of several taken as one batch of all their images:
+    (the last one's loss, how many images all have, the last one's outputs, whether metrics counted right answers).
 
-    images: how many the whole step has, on all ranks; 0: they ask each other, and refuse a loss that is not finite.
-    clip: what the norm of all gradients is at most.
+    images: how many the whole step has, on all ranks; 0: the ranks ask each other, and refuse a loss that is not
+    finite. clip: the largest norm that all gradients may have.
     """
     optimizer.zero_grad()
     params = [p for group in optimizer.groups for p in group["params"]]
@@ -131,12 +131,12 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Any, ...]], *, loss: Func
 def evaluate(model: nn.Module, batches: Iterable[tuple[Any, ...]], *, loss: Function = ops.cross_entropy,
              metrics: Mapping[str, Function] | None = None) -> tuple[Any, ...]:
     """(mean loss, share right in [0, 1]) over batches of (images, labels), Tensors or arrays, in evaluation mode, off
-    the tape; of what else batches may be, see `fit`.
+    the tape; for other kinds of batches see `fit`.
 
-    The share is NaN where the targets are not the integer classes of logits (n,classes). metrics: by name, what else is
-    measured, as for `fit`; their means are a third, by name.
+    The share is NaN if the targets are not the integer classes of logits (n,classes). metrics: by name, what else is
+    measured, as for `fit`; their means, by name, are then a third result.
 
-    Raises ValueError where there is no image; FloatingPointError where the loss is not finite.
+    Raises ValueError if there is no image; FloatingPointError if the loss is not finite.
     """
     means = _evaluated(model, batches, loss, metrics or {})
     found = means["loss"], means.get("accuracy", math.nan)
@@ -147,10 +147,10 @@ def predict(model: nn.Module, batches: Iterable[object] | Tensor | np.ndarray) -
     """What a model answers to all batches, in evaluation mode, off the tape: as NumPy arrays (images, ...), one or a
     tuple or dict of them, as the model gives.
 
-    batches: (inputs, targets) as for `fit`, whose targets are not looked at, or inputs alone, an array or a dict of
-    them; or all inputs at once, an array, or of a model with several inputs a tuple or dict of arrays, which are then
-    cut into batches. Raises ValueError for a `data.DataLoader` that shuffles, and where there is no batch; TypeError
-    for a tuple or dict of other things.
+    batches: (inputs, targets) as for `fit`, whose targets are not read, or inputs alone, an array or a dict of them. Or
+    all inputs at once, which are then cut into batches: an array, or for a model with several inputs a tuple or dict of
+    arrays. Raises ValueError for a `data.DataLoader` that shuffles, and if there is no batch; TypeError for a tuple or
+    dict of other things.
 
     >>> import numpy as np
     >>> predict(nn.Linear(3, 2), np.ones((1000, 3), np.float32)).shape
@@ -204,13 +204,13 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def training(model: nn.Module) -> AbstractContextManager[None]:
-    """A model in training stays as it is: a layer of it that is in evaluation is meant to be. One in evaluation is
+    """A model in training stays as it is: its layers in evaluation are meant to be so. A model in evaluation is
     switched as a whole."""
     return nullcontext() if model.training else switched(model, True)
 
 
 def _means(totals: list[float], count: int, classes: bool, functions: Mapping[str, Function]) -> dict[str, float]:
-    """Of so many images of a test set."""
+    """The means over `count` images of a test set."""
     if not count:
         raise ValueError("evaluate: got 0 images but needs at least 1")
     require_counted(totals, count, "evaluate")
@@ -230,47 +230,49 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
         save_every: int = 0, resume: bool | str | os.PathLike[str] = False) -> list[Metrics]:
     """Train for a number of epochs and evaluate on the test set after each.
 
-    train, test: `data.DataLoader`s of (inputs, targets), each one or a tuple or dict: a model is called with each input
-    of a tuple by place, model(images, rows), and of a dict by name; loss and metrics are given targets as they are. Or
-    of (inputs, targets, weights), how much each image counts: the loss then gives a number for each, and the mean is
-    weighted. schedule: step -> factor of the learning rate that each of the optimizer's groups has at the start of the
-    step's epoch; fit does not set it; a list has one for each group. loss(outputs, targets) -> the batch's mean, a
-    Tensor of one number. metrics: by name, what else is measured: function(outputs, targets) -> the batch's mean; or a
-    `WholeSet`, which looks at the whole test set at once.
+    train, test: `data.DataLoader`s of (inputs, targets), each one or a tuple or dict. A model is called with the inputs
+    of a tuple by position, model(images, rows), and with those of a dict by name; loss and metrics get the targets as
+    they are. Or of (inputs, targets, weights), where weights say how much each image counts: the loss then gives one
+    number per image, and the mean is weighted. schedule: step -> factor of the learning rate that each of the
+    optimizer's groups has at the start of the step's epoch; fit does not set that rate; a list has one schedule for
+    each group. loss(outputs, targets) -> the batch's mean, a Tensor of one number. metrics: by name, what else is
+    measured: function(outputs, targets) -> the batch's mean; or a `WholeSet`, which gets the whole test set at once.
 
-    accumulate: of how many batches each step adds up the gradients, as of one that has all their images, if the loss is
-    a mean, weighted or not; a sum of means of several weights counts by each batch's images. Steps, and what is said of
-    them, are fewer by that, and an epoch's last step has the batches that are left. clip: what the norm
-    of all gradients is at most, of all groups as one vector (`optim.clip_grad_norm`).
+    accumulate: each step adds up the gradients of this many batches. If the loss is a mean, weighted or not, this is
+    the same as one batch of all their images; a sum of means with different weights counts by each batch's images.
+    There are fewer steps, and fewer reports of steps, by this factor. An epoch's last step has the batches that are
+    left. clip: the largest norm of all gradients, of all groups as one vector (`optim.clip_grad_norm`).
 
     callbacks: functions of an epoch's metrics, and objects with `on_train_begin()`, called after a checkpoint was
     accepted, `on_step_end(step)` (a `Step`), `on_epoch_end(metrics)` or several of them. They may set the optimizer's
-    rates, which holds from the next step on; one that returns True ends the training after that step or epoch. What is
-    to go on with a checkpoint is in their `state_dict` and taken back by `load_state_dict`. Metrics of an epoch: epoch,
-    step, lr, train_loss, train_accuracy (where the targets are integer classes), the same for test_, and for each of
-    `metrics`; seconds (training and evaluation) and images_per_second (training alone). Returns all of them.
+    rates, from the next step on. One that returns True ends the training after that step or epoch. A checkpoint keeps
+    what their `state_dict` gives, and returns it by `load_state_dict`. Metrics of an epoch: epoch, step, lr,
+    train_loss, train_accuracy (if the targets are integer classes), the same for test_, and for each of `metrics`;
+    seconds (training and evaluation) and images_per_second (training alone). Returns those of all epochs.
 
-    compiled: replay the step, and that of the evaluation, with `minidl.compile`, with batches, rates and metrics on the
-    device, so that an epoch runs without waiting for the host, but for a look at the losses every two seconds. None: on
-    a CUDA device alone, and with loaders that do not make their batches in a way of their own (`data.own_batches`),
-    which compiled=True refuses. progress: a bar in a terminal or notebook. say: is given a line per epoch.
+    compiled: replay the steps of training and evaluation with `minidl.compile`. Batches, rates and metrics are then on
+    the device, and an epoch runs without waiting for the host, except for a look at the losses every two seconds. None:
+    only on a CUDA device, and only with loaders that do not make their batches in a way of their own
+    (`data.own_batches`); compiled=True refuses all others. progress: a bar in a terminal or notebook. say: a
+    function that gets a line per epoch.
 
     checkpoints: a folder for checkpoint.h5 and the one before it, checkpoint-previous.h5: one after each epoch, each
-    `save_every` steps, and upon Ctrl-C and SIGTERM, which then stop the training between two steps (`Interrupted`, a
+    `save_every` steps, and on Ctrl-C and SIGTERM, which then stop the training between two steps (`Interrupted`, a
     KeyboardInterrupt). resume: go on from the newest in that folder, if there is one, or from the file or folder named;
-    the training ends in the bits of one that was not interrupted.
+    the training ends with the same bits as one that was not interrupted.
 
-    Each layer is left in the mode in which it was. One in evaluation stays so while the net trains; a net that is in
-    evaluation itself trains as a whole.
+    Each layer is left in the mode in which it was. A layer in evaluation stays so while the net trains; a net that is
+    itself in evaluation trains as a whole.
 
-    Processes that `mpiexec -n` has started together share out the images of each step and of the evaluation: losses and
-    weights are those of one process with the same batches, to rounding. Rank 0 alone calls the callbacks, says and
-    writes; the rates that callbacks set, and after an epoch the weights, are sent to the others (docs/distributed.md).
+    Processes that `mpiexec -n` has started together divide the images of each step and of the evaluation among them.
+    Losses and weights are those of one process with the same batches, up to rounding. Only rank 0 calls the callbacks
+    and `say`, and writes. The rates that callbacks set, and after an epoch the weights, are sent to the other ranks
+    (docs/distributed.md).
 
-    Raises ValueError for numbers that cannot be, an optimizer that holds none of the model's parameters, a metric
-    whose name is taken, a schedule that gives no finite number of at least 0, a checkpoint that does not fit, is from
-    other data, or would be overwritten, and a folder of checkpoints that another training writes to; Diverged (a
-    FloatingPointError), naming the step, where the loss is not finite; TypeError for loaders, an optimizer, a schedule
+    Raises ValueError for numbers that are not possible, an optimizer that holds none of the model's parameters, a
+    metric whose name is taken, a schedule that gives no finite number of at least 0, a checkpoint that does not fit, is
+    from other data, or would be overwritten, and a folder of checkpoints that another training writes to; Diverged (a
+    FloatingPointError), naming the step, if the loss is not finite; TypeError for loaders, an optimizer, a schedule
     or callbacks of another kind; CompileError for a model that cannot be compiled: pass compiled=False.
     """
     _check_fit(optimizer, train, test, epochs, schedule, accumulate, clip)
@@ -330,7 +332,7 @@ def _check_fit(optimizer: Any, train: object, test: object, epochs: object, sche
 
 
 def require_trainer(who: str, optimizer: object, **loaders: object) -> None:
-    """Refuse another thing than an optimizer, or than a loader, in the name of `who`."""
+    """Refuse what is not an optimizer, or not a loader, in the name of `who`."""
     if not hasattr(optimizer, "groups"):
         given = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
         raise TypeError(f"{who}: optimizer is {given} but must be one of minidl.optim; make one, such as optim.Adam("
@@ -345,7 +347,7 @@ def require_trainer(who: str, optimizer: object, **loaders: object) -> None:
 
 
 def require_parameters(who: str, model: nn.Module, optimizer: optim.Optimizer, loss: Function) -> None:
-    """Refuse an optimizer by which nothing of the net, nor of a loss that is a Module, would change."""
+    """Refuse an optimizer that would change nothing of the net, nor of a loss that is a Module."""
     trained = {id(p) for group in optimizer.groups for p in group["params"]}
     ours = [t for each in (model, loss) if isinstance(each, nn.Module) for _, t in each.named_tensors()]
     if not any(id(t) in trained for t in ours):
@@ -354,10 +356,10 @@ def require_parameters(who: str, model: nn.Module, optimizer: optim.Optimizer, l
 
 
 class _Plain:
-    """Steps that are looked at one by one: what they have summed up to is known at any time."""
+    """Steps that are read one by one: their sums are known at any time."""
 
     known = True
-    contents: dict[str, dict[str, str]] = {}                # of the data, where checkpoints are used
+    contents: dict[str, dict[str, str]] = {}                # of the data, if checkpoints are used
     modes: dict[str, bool] | None = None   # those of training, while the net is in evaluation
 
     def __init__(self, model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader,
@@ -380,14 +382,14 @@ class _Plain:
         return [group["lr"] for group in self.optimizer.groups]
 
     def begin(self, factors: list[list[float]]) -> float:
-        """Make an epoch's rates known, by each step's factors of each group's; returns the last of the first group."""
+        """Set an epoch's rates, by the factors of each group and step. Returns the last rate of the first group."""
         factors_of_batches = np.repeat(factors, self.accumulate, axis=-1)[..., :len(self.train)]
         rates = np.array(self.own_rates())[:, None] * factors_of_batches
         self.rates.table.data[...] = to_device(rates, self.train.device)
         return float(rates[0, -1])
 
     def evaluate(self, number: int = 0, look: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """As the function, on the test set, after the epoch of that number; look is called before each batch."""
+        """As the function `evaluate`, on the test set, after epoch `number`; look is called before each batch."""
         def looking() -> Iterator[Any]:
             for batch in drawn_apart(self.test, number):
                 look()
@@ -395,12 +397,12 @@ class _Plain:
         return _evaluated(self.model, looking(), self.loss, self.functions | self.whole, shared=True)
 
     def totals(self) -> list[float]:
-        """Those of the metrics, of all ranks."""
+        """The totals of the metrics, over all ranks."""
         return ranks.added_up(self.metrics.totals())
 
     def epoch(self, number: int = 0, done: int = 0) -> Iterator[int]:
-        """The steps of the epoch of that number, but for the first so many; after each, how many images it had, on all
-        ranks."""
+        """Does the steps of epoch `number`, except the first `done`. Gives after each step how many images it had on
+        all ranks."""
         begin = done * self.accumulate
         skipped = 0 if data.own_batches(self.train) == "__iter__" else begin
         if skipped:
@@ -415,15 +417,15 @@ class _Plain:
             yield images
 
     def warm_up(self, place: Place) -> None:
-        """Do what steps before a checkpoint have left behind, apart from numbers: nothing."""
+        """Redo what steps before a checkpoint have left behind, not counting numbers: here nothing."""
 
 
 def compiled_step(model: nn.Module, optimizer: optim.Optimizer, batches: data.DeviceBatches, metrics: RunningMetrics,
                   rates: optim.Rates, loss: Function = ops.cross_entropy,
                   clip: float | None = None) -> Callable[..., bool]:
-    """A compiled step(size): one update on the next of the batches, by its rate, counted by the metrics; of a tuple of
-    sizes, on so many batches. It needs nothing from the host but to be started. Returns whether right answers are
-    counted. On several ranks it is step(size, images), of which the whole step has so many."""
+    """A compiled step(size): one update on the next of the batches, by its rate, counted by the metrics. A tuple of
+    sizes means one update on as many batches. The host only has to start it. Returns whether right answers are counted.
+    On several ranks it is step(size, images), where `images` is how many the whole step has."""
     @compile
     def step(size: int | tuple[int, ...], images: int = 0) -> bool:
         sizes = size if isinstance(size, tuple) else (size,)
@@ -434,7 +436,7 @@ def compiled_step(model: nn.Module, optimizer: optim.Optimizer, batches: data.De
 
 
 class _Compiled(_Plain):
-    """Compiled steps, which need nothing from the host but to be started, and are looked at together."""
+    """Compiled steps: the host only has to start them, and they are read together."""
 
     known = False
 
@@ -487,14 +489,14 @@ class _Compiled(_Plain):
 
     @staticmethod
     def _run(step: Callable[..., Any], *sizes: Any) -> Any:
-        """A step; what it refuses is an error that begins with the way out that needs no other model."""
+        """Run a step. If it is refused, the error begins with the solution that needs no other model."""
         try:
             return step(*sizes)
         except CompileError as error:
             raise CompileError(f"fit: pass compiled=False (--no-compile), or change this: {error}") from error
 
     def groups(self, sizes: Iterable[int], done: int = 0) -> Iterator[tuple[tuple[int, ...], int]]:
-        """For each step but the first so many: the sizes of its batches here, and how many images it has on all ranks.
+        """For each step but the first `done`: the sizes of its batches here, and how many images it has on all ranks.
         """
         both = zip(sizes, self.train.sizes[done * self.accumulate:], strict=True)
         while group := list(islice(both, self.accumulate)):
@@ -502,8 +504,8 @@ class _Compiled(_Plain):
             yield here, sum(everywhere)
 
     def warm_up(self, place: Place) -> None:
-        """Record what was recorded before the checkpoint: the steps after it are then replayed where they were, which
-        on a GPU gives other bits than recording them does."""
+        """Record what was recorded before the checkpoint. The steps after it are then replayed if they were replayed
+        before: on a GPU, replaying gives other bits than recording."""
         steps = list(self.groups(self.batches.sizes))
         done = [*steps * min(2, place.epoch), *steps[:place.batch]]
         with training(self.model):
@@ -531,7 +533,7 @@ class _Fit:
         self.callbacks, self.checkpoints, self.progress, self.say = callbacks, checkpoints, progress, say
 
     def run(self) -> list[Metrics]:
-        """All epochs that are left; returns the metrics of all that there are."""
+        """Run all epochs that are left. Returns the metrics of all epochs, with those before."""
         place = self.place
         with self.checkpoints.signals() if self.checkpoints else nullcontext():
             while place.epoch < self.epochs and not (place.stopped and not place.ended):
@@ -545,7 +547,7 @@ class _Fit:
         return place.history
 
     def train(self) -> int:
-        """The steps that are left of an epoch; returns how many images they had."""
+        """Do the steps that are left of an epoch. Returns how many images they had."""
         run, place, before = self.steps, self.place, self.place.images
         if place.ended:
             return 0
@@ -582,7 +584,7 @@ class _Fit:
         return place.images - before
 
     def require_finite(self, total: float, first: int) -> None:
-        """Refuse losses, added up after the step `first`, that are not finite, and say in which step they came to be.
+        """Refuse losses whose sum `total` after the step `first` is not finite, and say in which step this began.
         """
         if not math.isfinite(total):
             last = (self.place.step - first) * self.steps.accumulate - 1
@@ -590,7 +592,7 @@ class _Fit:
             raise Diverged(total, self.lr(), first + batches // self.steps.accumulate + 1)
 
     def begin(self) -> list[float]:
-        """Make the rates of this epoch known; returns what the groups' own are."""
+        """Set the rates of this epoch. Returns the groups' own rates."""
         first = self.place.step - self.place.batch
         steps = range(first, first + self.steps.steps)
         self.steps.begin([[factor_at(schedule, step) for step in steps] for schedule in self.schedules])
@@ -601,7 +603,7 @@ class _Fit:
         return float(self.steps.rates.table.numpy()[0, (self.place.batch - 1) * self.steps.accumulate])
 
     def means(self) -> dict[str, float]:
-        """Of the epoch so far."""
+        """The means of the epoch so far."""
         return means_of(self.steps.totals(), self.place.images, self.steps.classes, self.steps.functions)
 
     def asked(self) -> dict[str, float]:
@@ -610,7 +612,7 @@ class _Fit:
         return self.means()
 
     def finish(self, begin: float, images_per_second: float) -> None:
-        """An epoch's evaluation, what is called and written after it."""
+        """An epoch's evaluation, and what is called and written after it."""
         run, place = self.steps, self.place
         trained = means_of(place.totals, place.images, place.classes, run.functions)
         run.test.set_epoch(place.epoch)
@@ -627,13 +629,13 @@ class _Fit:
         if self.say:
             self.say(line_of(metrics, self.epochs))
         place.stopped |= ranks.called(self.callbacks, "on_epoch_end", metrics, run.optimizer, None)
-        ranks.send(run.model)              # which a callback may have changed
+        ranks.send(run.model)              # a callback may have changed it
         self.save()
         self.agree()
         self.obey()
 
     def look(self, due: bool = False) -> None:
-        """Between two batches: obey a signal, and save where that is due."""
+        """Between two batches: obey a signal, and save if that is due."""
         if self.checkpoints is None:
             return
         every = self.checkpoints.every
@@ -643,21 +645,21 @@ class _Fit:
         self.obey()
 
     def save(self) -> None:
-        """Write a checkpoint; none of numbers that are not finite, for which the epoch will end in an error."""
+        """Write a checkpoint, but not of numbers that are not finite: the epoch will then end in an error."""
         if self.checkpoints is not None and (state := state_of(self.steps, self.place, self.callbacks)) is not None:
             self.checkpoints.save(state)
             ranks.current().barrier()      # others do not go on, or end, while rank 0 writes
 
     def agree(self, now: bool = True) -> None:
-        """A signal that came is obeyed from here on; one that came to any rank, by all of them, if they ask each other
-        now."""
+        """A signal that came is obeyed from here on. If the ranks ask each other now, all of them obey one that came to
+        any rank."""
         saved = self.checkpoints
         if saved is not None and (now or ranks.current().size == 1):
             counts = ranks.added_up([float(saved.noted == each) for each in SIGNALS])
             saved.signum = next((each for each, count in zip(SIGNALS, counts, strict=True) if count), None)
 
     def obey(self) -> None:
-        """Stop if a signal asks for it."""
+        """Stop if a signal requires it."""
         if self.checkpoints is not None and self.checkpoints.signum is not None:
             name, folder = signal.Signals(self.checkpoints.signum).name, self.checkpoints.folder
             raise Interrupted(f"training: {name} stopped it after step {self.place.step}; "

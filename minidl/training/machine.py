@@ -27,7 +27,7 @@ def machine() -> dict[str, Any]:
     found = {"system": platform.platform(), "processor": processor or platform.machine(), "cores": cores}
     if (cupy := sys.modules.get("cupy")) is not None:
         runtime = cupy.cuda.runtime
-        with suppress(runtime.CUDARuntimeError):       # CuPy is there, and no GPU
+        with suppress(runtime.CUDARuntimeError):       # CuPy is there, but no GPU
             found |= {"gpu": runtime.getDeviceProperties(runtime.getDevice())["name"].decode(),
                       "cupy": cupy.__version__, "cuda": runtime.runtimeGetVersion(),
                       "driver": runtime.driverGetVersion()}
@@ -36,7 +36,7 @@ def machine() -> dict[str, Any]:
 
 def origin() -> dict[str, str]:
     """{"started", "command", "commit"}: when this process began to train, by which command line, and the commit of the
-    user's git repository, with "changed" where files differ from it: for a run's record.
+    user's git repository, with "changed" if files differ from it: for a run's record.
 
     What is not known is left out: a notebook has no command, and not each folder is in a repository.
     """

@@ -1,4 +1,4 @@
-"""What is measured of training: summed on the device, shown as it goes."""
+"""What is measured during training: summed on the device, and shown while it runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tqdm.auto import tqdm
 
 Metrics = dict[str, Any]
-Function = Callable[[Any, Any], Any]       # of outputs and targets: a loss, or what is measured beside it
+Function = Callable[[Any, Any], Any]       # of outputs and targets: a loss, or what else is measured
 Parts = Any                                # one Tensor or array, or a tuple or dict of them
 # The names of an epoch's own numbers.
 TAKEN = "loss", "accuracy", "epoch", "step", "lr", "seconds", "images_per_second"
@@ -33,7 +33,7 @@ TAKEN = "loss", "accuracy", "epoch", "step", "lr", "seconds", "images_per_second
 
 class Batch(NamedTuple):
     """What a loader gives, as Tensors: inputs and targets, each one or a tuple or dict of them, and how much each image
-    counts, (n,), where that is told."""
+    counts, (n,), if that is given."""
 
     inputs: Parts
     targets: Parts
@@ -41,8 +41,8 @@ class Batch(NamedTuple):
 
     @classmethod
     def of(cls, batch: object) -> Batch:
-        """Raises TypeError for another batch: that of an array alone could be unpacked image by image; ValueError for
-        targets, or weights, of other images, and for weights that cannot be, unless a compiled step makes the batch."""
+        """Raises TypeError for another batch: a single array could be unpacked image by image; ValueError for targets
+        or weights of other images, and for invalid weights, unless a compiled step makes the batch."""
         if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
             found = f"{len(batch)} things" if isinstance(batch, (tuple, list)) else f"of type {type(batch).__name__}"
             raise TypeError(f"training: a batch is {found} but must be (inputs, targets), or these and weights; make "
@@ -70,13 +70,13 @@ class Batch(NamedTuple):
         return count_of(self.targets)
 
     def outputs(self, model: Callable[..., Any]) -> Parts:
-        """Of a model, which is given several inputs each by itself: those of a tuple by place, of a dict by name."""
+        """A model's outputs. It gets several inputs one by one: those of a tuple by position, of a dict by name."""
         return outputs_of(model, self.inputs)
 
     def loss(self, function: Function, outputs: object) -> Tensor:
-        """The mean that is trained: the loss, or what it gives by image, of which each counts as much as its weight.
+        """The mean that is trained: the loss, or the mean of its numbers per image, each counted by its weight.
 
-        Raises TypeError where it is not one number, or with weights not one for each image.
+        Raises TypeError if it is not one number, or with weights if it is not one number for each image.
         """
         value, weights = asked(function, outputs, self.targets), self.weights
         if weights is None and isinstance(value, Tensor) and value.shape == (len(self),):
@@ -99,15 +99,15 @@ class Batch(NamedTuple):
 
 
 def require_weights(weights: Any) -> None:
-    """Refuse an array of images' weights with one below 0: the mean divides by their sum, so that all of -1 would train
-    as all of 1, and some could make the sum 0."""
+    """Refuse an array of images' weights with one that is below 0, infinite or NaN: the mean
+    divides by their sum. So weights of only -1 would train like weights of only 1, and some could make the sum 0."""
     if not (right := (weights >= 0) & (weights < math.inf)).all():
         raise ValueError(f"training: an image's weight is {weights[~right][0].item():g} but must be a number of at "
                          "least 0; leave an image out by a weight of 0")
 
 
 def outputs_of(model: Callable[..., Any], inputs: Parts) -> Parts:
-    """model(inputs); of several inputs, those of a tuple by place, and those of a dict by name."""
+    """model(inputs); several inputs are passed by position if they are a tuple, and by name if they are a dict."""
     by_place, by_name = (inputs, {}) if isinstance(inputs, tuple) else ((), inputs) if isinstance(inputs, dict) else \
         ((inputs,), {})
     try:
@@ -123,7 +123,7 @@ def require_taken(forward: Callable[..., Any], by_place: Sequence[Any], by_name:
     try:
         takes = inspect.signature(forward)
         takes.bind(*by_place, **by_name)
-    except ValueError:                     # some builtin functions tell nothing of themselves
+    except ValueError:                     # some builtin functions have no signature
         return
     except TypeError as error:
         given = f"inputs named {', '.join(map(str, by_name))}" if by_name else f"{len(by_place)} inputs"
@@ -133,36 +133,36 @@ def require_taken(forward: Callable[..., Any], by_place: Sequence[Any], by_name:
 
 
 def count_of(targets: object) -> int:
-    """How many images targets, one Tensor or several, are of."""
+    """How many images the targets, one Tensor or several, belong to."""
     return len(leaves(targets)[0])
 
 
 class RunningMetrics:
-    """Losses, right answers and other numbers of many steps, summed where they are computed: no step makes the host
-    wait.
+    """Losses, right answers and other numbers of many steps, summed where they are computed, so that no step makes the
+    host wait.
 
     Call `update` in a step, compiled or not, and `read` when the numbers are wanted. device: "cpu" or "cuda".
     functions: by name, what else is measured: function(outputs, targets) -> the batch's mean, one number; in a compiled
     step a Tensor. Raises ValueError for a name that a number of each epoch has.
 
-    A mean counts as much as there are images in its batch. One that is over something else says so, as those of
-    `ops.cross_entropy` with ignore_index or weights do: it has `weights`, a Tensor of what each label counts, and
-    counts as much as their sum. Right answers are then counted where a loss's weights (n,) are not 0.
+    A mean counts by the number of images in its batch. A mean over something else says so, as those of
+    `ops.cross_entropy` with ignore_index or weights do: it has `weights`, a Tensor of how much each label counts, and
+    counts by their sum. Right answers are then counted only where a loss's weights (n,) are not 0.
     """
 
     def __init__(self, device: str, functions: Mapping[str, Function] | None = None):
         self.functions = dict(functions or {})
         require_free(self.functions)
-        # Of losses, of right answers, of batches until a sum of losses was not finite.
+        # Sums of losses, of right answers, and of batches until a sum of losses was not finite.
         self.sums = Tensor(np.zeros(3), device=device)
         self._others = {name: Tensor(np.zeros(3), device=device) for name in self.functions}
-        # How much more than the images each of the sums is over: that of losses, of right answers, of functions.
+        # By how much the count of each sum exceeds the images: for losses, for right answers, for functions.
         self._more = [Tensor(np.zeros(3), device=device) for _ in range(2 + len(self.functions))]
         self._class = Tensor(np.zeros(1, np.int64), device=device)
 
     def update(self, loss: Tensor, outputs: Parts, targets: Parts) -> bool:
-        """Count a batch in: its mean loss (one number), outputs, targets (n, ...), one Tensor or several. Returns
-        whether right answers were counted: where outputs are logits (n,classes) and targets integers (n,).
+        """Add a batch: its mean loss (one number), outputs, targets (n, ...), one Tensor or several. Returns whether
+        right answers were counted: if outputs are logits (n,classes) and targets integers (n,).
 
         Raises TypeError for a loss that is not one number, ValueError for outputs of other images than the targets'.
         """
@@ -193,7 +193,7 @@ class RunningMetrics:
         return classes
 
     def _mean(self, mean: Tensor, n: int, more: Tensor) -> Tensor:
-        """Of n images, what a mean comes to that counts as much as its weights say; that is counted in `more`."""
+        """A mean, scaled to count by its weights instead of n images; the difference in count is added to `more`."""
         weight = weight_of(mean)
         if weight is None:
             return mean
@@ -201,7 +201,7 @@ class RunningMetrics:
         return times(mean, weight) / n
 
     def _add(self, sums: Tensor, mean: Tensor, n: int = 1) -> None:
-        """sums[0] += mean * n, as the sum of losses has it: by a batch of one image, which counts in sums[1]."""
+        """sums[0] += mean * n, as the sum of losses does it: as a batch of one image, which counts in sums[1]."""
         total = mean.reshape(()) * n
         self._count(sums, total, total.reshape(1, 1), self._class)
 
@@ -211,12 +211,12 @@ class RunningMetrics:
         k.update_metrics(sums._data, mean._data, outputs._data, targets._data)
 
     def totals(self) -> list[float]:
-        """Summed since the last `read` or `reset`: the loss, how many were right, and each function's; and then, for
-        each of these, how much more than the images the sum is over, 0 where it is over the images."""
+        """The sums since the last `read` or `reset`: the loss, how many were right, and each function's. Then, for each
+        of these, by how much the count of the sum exceeds the images: 0 if the sum is over the images."""
         return [*self.sums.tolist()[:2], *(t.tolist()[0] for t in (*self._others.values(), *self._more))]
 
     def finite(self) -> float:
-        """How many batches were counted since the last reset until the sum of losses was not finite; inf: it is."""
+        """How many batches were counted from the last reset until the sum of losses was not finite; inf if it is."""
         total, _, batches = self.sums.tolist()
         return math.inf if math.isfinite(total) else batches
 
@@ -234,12 +234,13 @@ class RunningMetrics:
         return loss, int(right)
 
     def means(self, count: int, classes: bool = True) -> dict[str, float]:
-        """Of so many images: loss, accuracy (a share in [0, 1]) where right answers were counted, each function's."""
+        """Means over `count` images: loss, accuracy (a share in [0, 1]) if right answers were counted, each function's.
+        """
         return means_of(self.totals(), count, classes, self.functions)
 
 
 def asked(function: Function, outputs: object, targets: object) -> Any:
-    """What a loss or metric gives that somebody else wrote: in a compiled step what its code reads counts, as of a
+    """The result of a user's loss or metric. A compiled step takes note of what its code reads, as it does for a
     Module."""
     mode.recorder.reads(function)
     return function(outputs, targets)
@@ -277,35 +278,35 @@ def _named(value: object) -> str:
 
 
 def weights_of(mean: Tensor) -> Tensor | None:
-    """What each label counts in a mean that says so; None: it is over a batch's images."""
+    """How much each label counts in a mean that says so; None: it is over a batch's images."""
     return getattr(mean, "weights", None)
 
 
 def weight_of(mean: Tensor) -> Tensor | None:
-    """How much a mean counts that says so, one number of its dtype; None: as much as its batch has images."""
+    """How much a mean counts, if it says so, one number of its dtype; None: as much as its batch has images."""
     weights = weights_of(mean)
     return None if weights is None else _cast(weights.sum(), str(mean.dtype))
 
 
 def times(mean: Tensor, weight: Tensor) -> Tensor:
-    """mean * weight; where all labels are ignored, there is no mean to be looked at."""
+    """mean * weight; 0 if all labels are ignored, since there is then no mean."""
     return ops.where(ops.eq(weight, 0), 0.0, mean.reshape(()) * weight)
 
 
 def _cast(t: Tensor, dtype: str) -> Tensor:
-    """Off the tape, also in a compiled step."""
+    """A cast off the tape, also in a compiled step."""
     return wrap(backend_of(t).cast(t._data, dtype))
 
 
 def require_counted(totals: list[float], images: int, where: str) -> None:
-    """Refuse to name the mean of no loss at all."""
+    """Refuse a mean over no loss at all."""
     if not images + totals[len(totals) // 2]:
         raise ValueError(f"{where}: none of {images} images counts: the weights of their labels add up to 0; look at "
                          "the loss's ignore_index and weight")
 
 
 def means_of(totals: list[float], count: int, classes: bool, names: Mapping[str, Any]) -> dict[str, float]:
-    """Totals as `RunningMetrics.totals` has them, of so many images, by name; NaN where nothing has counted yet."""
+    """The means, by name, of `RunningMetrics.totals` over `count` images; NaN if nothing has counted yet."""
     half = len(totals) // 2
     loss, right, *others = (total / (count + more) if count + more else math.nan
                             for total, more in zip(totals[:half], totals[half:], strict=True))
@@ -325,7 +326,7 @@ def right_answers(logits: Tensor, labels: Tensor | np.ndarray | list[int]) -> in
 
 def top_k_accuracy(k: int, ignore_index: int | None = None) -> Function:
     """A metric for `fit`: function(logits (n,classes), labels (n,)) -> the share of images whose label is among the k
-    largest (KSH 2012, section 1: k = 5). Where others are as large as the label's, it counts as behind them.
+    largest (KSH 2012, section 1: k = 5). If others are as large as the label's, the label counts as behind them.
 
     ignore_index: the label of images that do not count, as in the loss; by default all do, and one whose label is no
     class is never right.
@@ -359,7 +360,7 @@ def top_k_accuracy(k: int, ignore_index: int | None = None) -> Function:
 class WholeSet:
     """A metric of `fit` and `evaluate` that is not a mean over batches: function(outputs, targets) of all test images
     at once, NumPy arrays (or tuples or dicts of them, as the model and the loader give) -> one number. An epoch has it
-    as `test_<name>`; of training images, whose net changes at each step, it is not measured.
+    as `test_<name>`; it is not measured on training images, since the net changes at each step.
 
     >>> spread = WholeSet(lambda outputs, targets: np.ptp(outputs[:, 0]).item())
     >>> spread(np.eye(2), None)
@@ -398,8 +399,8 @@ def of_sklearn(name: str, outputs_as: Callable[[np.ndarray], np.ndarray], ignore
 
 def f1_score(average: str = "macro", ignore_index: int | None = None) -> WholeSet:
     """A metric for `fit`: the F1 score of logits (n,classes) and labels (n,) over the whole test set, by scikit-learn
-    (extra `metrics`); of one logit for each label of 0 or 1, (n,) or (n,1), too. average: as there, "macro", "micro" or
-    "weighted". ignore_index: the label of images that do not count."""
+    (extra `metrics`); also of one logit for each label of 0 or 1, (n,) or (n,1). average: as in scikit-learn, "macro",
+    "micro" or "weighted". ignore_index: the label of images that do not count."""
     return of_sklearn("f1_score", lambda logits: logits.argmax(axis=1), ignore_index, average=average)
 
 
@@ -420,7 +421,7 @@ def apart(functions: Mapping[str, Any]) -> tuple[dict[str, Function], dict[str, 
 
 
 def measured(whole: Mapping[str, WholeSet], parts: list[Any]) -> dict[str, float]:
-    """Metrics of the whole set, of the outputs and targets of its batches."""
+    """Metrics of the whole set, from the outputs and targets of its batches."""
     both = joined(parts) if whole else ()
     found = {name: each(*both) for name, each in whole.items()}
     for name, value in found.items():
@@ -432,7 +433,7 @@ def measured(whole: Mapping[str, WholeSet], parts: list[Any]) -> dict[str, float
 
 
 def joined(parts: list[Any]) -> Any:
-    """Batches, one behind the other: arrays, or of tuples and dicts each part.
+    """Batches joined one after the other: arrays, or each part of tuples and dicts.
 
     >>> joined([(np.zeros(1), np.ones(2)), (np.ones(1), np.ones(1))])
     (array([0., 1.]), array([1., 1., 1.]))
@@ -463,7 +464,7 @@ def show(text: str) -> None:
 
 
 class Progress:
-    """A tqdm bar an epoch with loss, accuracy, images/s and time left: on stderr in a terminal, or in a notebook;
+    """A tqdm bar per epoch with loss, accuracy, images/s and time left: on stderr in a terminal, or in a notebook;
     silent elsewhere, also without a stderr. done: how many images were seen before. unit: what is counted, if not
     images."""
 
@@ -476,7 +477,7 @@ class Progress:
                             leave=False, disable=None)
 
     def update(self, images: int, means: Mapping[str, float]) -> None:
-        """Count images in, and show the means so far, where they are known."""
+        """Add images, and show the means so far, if they are known."""
         if self.bar is not None:
             if means:
                 self.bar.set_postfix({name: f"{100 * value:.2f} %" if name == "accuracy" else f"{value:.4f}"

@@ -1,4 +1,4 @@
-"""Checkpoints for a loop of one's own: what `fit` writes for its own, of the objects that are named."""
+"""Checkpoints for a loop of one's own: like those of `fit`, but of the objects that are named."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Part = Any                                 # what has a state_dict and a load_st
 
 
 class Checkpoint:
-    """What a loop of your own needs to go on in the same bits: a model, an optimizer, and whatever else has a
+    """What a loop of your own needs to go on with the same bits: a model, an optimizer, and whatever else has a
     `state_dict()` and a `load_state_dict(state)`, each by a name; and the random stream. Of a model it also holds which
     parameters are frozen and which layers are in evaluation.
 
@@ -53,7 +53,7 @@ class Checkpoint:
         self.parts = parts
 
     def save(self, path: str | os.PathLike[str], **facts: object) -> None:
-        """Raises OSError where it cannot be written, TypeError or ValueError for facts that a file cannot hold, and for
+        """Raises OSError if it cannot be written, TypeError or ValueError for facts that a file cannot hold, and for
         the ending of another kind of file: it is HDF5."""
         if Path(path).suffix.lower() not in ("", ".h5", ".hdf5"):
             raise ValueError(f"Checkpoint: '{path}' would hold HDF5, whatever its ending says; choose .h5")
@@ -82,12 +82,12 @@ class Checkpoint:
             raise WeightsError(f"Checkpoint: '{path}' says of the layers of {', '.join(self._models())} what this "
                                "program's do not have; build the model that was saved")
         drawn = rng.get_state()
-        rng.set_state(state["rng"])        # refuses what cannot be,
+        rng.set_state(state["rng"])        # refuses an invalid state
         rng.set_state(drawn)
         before: list[tuple[Any, Any]] = []
         try:
             for name, part in self.parts.items():
-                if not isinstance(part, Module):       # which refuses what it cannot be
+                if not isinstance(part, Module):       # it refuses a state that does not fit
                     before.append((part, part.state_dict()))
                     part.load_state_dict(found[name])
         except BaseException:
@@ -101,7 +101,7 @@ class Checkpoint:
         return dict(state["facts"])
 
     def _tell_names(self) -> None:
-        """Those of the models' Tensors, to whoever keeps something of them."""
+        """Tell the names of the models' Tensors to each part that keeps something of them."""
         named = [each for part in self.parts.values() if isinstance(part, Module) for each in part.named_tensors()]
         for part in self.parts.values():
             if hasattr(part, "learn_names"):
@@ -109,7 +109,7 @@ class Checkpoint:
 
 
 def _set(model: Module, arrays: dict[str, np.ndarray], layers: dict[str, Any]) -> None:
-    """In place: what was recorded reads them there."""
+    """Set a model in place: recorded steps read its arrays there."""
     set_trained(model, set(layers["trained"]))
     for at, module in model.named_modules():
         module.training = layers["modes"].get(at, module.training)

@@ -1,4 +1,4 @@
-"""What a training of several ranks does beside that of one: each has its part of the images, and all know the sums."""
+"""What a training of several ranks does more than that of one: each has its part of the images, all know the sums."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def joined(*loaders: data.DataLoader) -> Iterator[World]:
 
 
 def added_up(numbers: list[float]) -> list[float]:
-    """Each summed over the ranks."""
+    """Each number summed over the ranks."""
     world = current()
     if world.size == 1:
         return numbers
@@ -52,19 +52,19 @@ def added_up(numbers: list[float]) -> list[float]:
 
 
 def fewest(number: float) -> float:
-    """The smallest of all ranks'."""
+    """The smallest number of all ranks."""
     return min(current().gather(number))
 
 
 def gathered(parts: list[Any]) -> list[Any]:
-    """Of each batch the parts that the ranks have, in their order."""
+    """For each batch the parts that the ranks have, in the order of ranks."""
     return [part for batch in zip(*current().gather(parts), strict=True) for part in batch]
 
 
 def whole_loss(loss: Tensor, count: int, weight: Tensor | None) -> tuple[float, int]:
-    """(the mean loss of a whole step, how many images it has), of the mean of this rank, which has `count` images.
+    """(the mean loss of a whole step, how many images it has), from the mean of this rank, which has `count` images.
 
-    weight: how much this mean counts; None: its images. A mean of nothing is 0.
+    weight: how much this mean counts; None: as its images. A mean of nothing is 0.
     """
     counts = count if weight is None else float(weight)
     if current().size == 1:
@@ -74,22 +74,22 @@ def whole_loss(loss: Tensor, count: int, weight: Tensor | None) -> tuple[float, 
 
 
 def send(model: nn.Module) -> None:
-    """Rank 0's parameters and buffers, to all ranks."""
+    """Send rank 0's parameters and buffers to all ranks."""
     world = current()
     if world.size == 1:
         return
     tensors = [t for _, t in model.named_tensors()]
     mark_changed(tensors)
     for t in tensors:
-        flat = t.data.reshape(-1)          # a copy where it does not lie without gaps
+        flat = t.data.reshape(-1)          # a copy if it is not contiguous
         world.broadcast(flat)
         t.data[...] = flat.reshape(t.shape)
 
 
 def called(callbacks: Callbacks, name: str, given: object, optimizer: optim.Optimizer,
            means: Callable[[], object] | None) -> bool:
-    """Whether callbacks, which rank 0 calls, want to stop. The numbers that they have set in the optimizer's groups are
-    then those of all ranks. means: what the others do when a callback asks for a step's means."""
+    """Call callbacks on rank 0, and return whether they want to stop. All ranks then have the numbers that these set in
+    the optimizer's groups. means: what the other ranks do when a callback requests a step's means."""
     def work() -> tuple[bool, list[dict[str, Any]]]:
         return getattr(callbacks, name)(given), [_numbers(group) for group in optimizer.groups]
 

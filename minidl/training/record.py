@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from .run_folder import RunFolder
 
 FILE = "statistics.jsonl"                  # in the run folder, a line per epoch
-MAX_POINTS = 400                           # losses of an epoch that are written: of more, neighbours are averaged
-MAX_WEIGHTS = 24                           # Tensors that are looked at: of more, some
-MAX_VALUES = 2**16                         # of a Tensor that are looked at: of more, each k-th
+MAX_POINTS = 400                           # losses of an epoch that are written: if more, neighbours are averaged
+MAX_WEIGHTS = 24                           # Tensors that are looked at: if more, some of them
+MAX_VALUES = 2**16                         # values of a Tensor that are looked at: if more, each k-th
 BINS = 40                                  # of a histogram
 # Seconds between two looks at the loss. One takes 10 us; on a GPU it waits for all steps that were started, and on
 # several ranks all of them take part.
@@ -32,15 +32,15 @@ WRITE_EVERY = 10.0                         # seconds, in an epoch that takes lon
 
 
 class Record:
-    """What a run folder that knows its net tells of each step and epoch; it writes statistics.jsonl there, from which
+    """What a run folder that knows its net records of each step and epoch. It writes statistics.jsonl there, from which
     `plot.report` draws the losses and rates of steps, and the sizes of gradients, updates and weights.
 
-    Losses are means over the images since the loss before; there is one for each step, but for steps that take less
-    than 1 ms, or 100 ms on a GPU. Of each weight with two or more axes it writes, at the first step of an epoch, the
-    norm of its gradient and that of its update as a share of its own, and at the end of an epoch its histogram; of
-    weights with over 65,536 values, these are of some of them. It takes under 1 % of a training of some seconds: if
-    epochs are short, some of them have no statistics of weights. The training itself is not changed: its weights have
-    the same bits.
+    Losses are means over the images since the loss before. There is one for each step, except for steps that take less
+    than 1 ms, or 100 ms on a GPU. For each weight with two or more axes it writes, at the first step of an epoch, the
+    norm of the gradient, and the norm of the update as a share of the weight's norm; at the end of an epoch it writes
+    the weight's histogram. For weights with over 65,536 values, these are of some of the values. It takes under 1 % of
+    a training of some seconds: if epochs are short, some of them have no statistics of weights. The training itself is
+    not changed: its weights have the same bits.
 
     At the end of the folder's `with` it writes what is known of an epoch that was cut short, and by what.
     """
@@ -64,7 +64,7 @@ class Record:
         self.epoch = 0                     # another fit may have been here before
         weights = self._timed(self._weights)
         if (self.folder.path / FILE).exists():
-            self.written = -math.inf       # the first step writes: nothing says any more that the run has ended
+            self.written = -math.inf       # the first step writes: no line says any more that the run has ended
         else:
             self._append({"epoch": 0, "origin": origin(), "weights": weights})
 
@@ -110,7 +110,7 @@ class Record:
         self.seen, self.total = step.images, total
 
     def _timed(self, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What a look at the weights finds; after the first epoch nothing where the looks before took too long."""
+        """What a look at the weights finds; after the first epoch nothing if the looks before took too long."""
         begin = time.perf_counter()
         if self.epoch > 1 and self.spent > ALLOWED + SHARE * (begin - self.begun):
             return {}
@@ -160,13 +160,13 @@ def _some(array: Array) -> np.ndarray:
 
 
 def _scale(size: int) -> float:
-    """Of a norm of some values to that of all."""
+    """The factor from the norm of some values to that of all."""
     every = -(-size // MAX_VALUES) or 1
     return math.sqrt(size / (-(-size // every) or 1))
 
 
 def _histogram(values: np.ndarray) -> dict[str, Any]:
-    """Its ends and counts, of finite values, and how many are not."""
+    """A histogram's ends and counts, of finite values, and how many values are not finite."""
     finite = values[np.isfinite(values)]
     counts, edges = np.histogram(finite, BINS) if finite.size else (np.zeros(BINS, int), np.zeros(2))
     return {"low": _number(edges[0]), "high": _number(edges[-1]), "counts": counts.tolist(),
@@ -174,5 +174,5 @@ def _histogram(values: np.ndarray) -> dict[str, Any]:
 
 
 def _number(value: float) -> float | None:
-    """With five digits; None for what is not finite, which JSON does not have."""
+    """The value with five digits; None if it is not finite, which JSON does not have."""
     return float(f"{value:.5g}") if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Where a training is, as data, and how it is taken up again."""
+"""How far a training is, as data, and how it is resumed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .metrics import Metrics
 if TYPE_CHECKING:
     from .loop import _Plain
 
-# What a loader has that decides which numbers a step is given.
+# The attributes of a loader that decide which numbers a step is given.
 DATA = ("images_per_epoch", "batch_size", "seed", "shuffle", "drop_last", "preprocessing", "augment")
 
 
@@ -36,10 +36,10 @@ class Place:
 
     epoch: int = 0                         # epochs that are finished, with their evaluation
     batch: int = 0                         # steps done of the epoch under way,
-    images: int = 0                        # with so many images
+    images: int = 0                        # and how many images these had
     step: int = 0                          # of all epochs
     ended: bool = False                    # the epoch under way has no more steps: its evaluation is next
-    stopped: bool = False                  # a callback asked for the end
+    stopped: bool = False                  # a callback wants the end
     classes: bool = True                   # right answers are counted
     lr: float = 0.0                        # of the last step of an epoch that ended
     totals: list[float] = field(default_factory=list)      # of an epoch that ended, as RunningMetrics.totals
@@ -82,7 +82,7 @@ def set_trained(model: Module, trained: set[str]) -> None:
 
 
 def _set_layers(run: _Plain, layers: dict[str, Any]) -> None:
-    """The inverse. A net in evaluation trains as a whole (fit), so modes count where it was and is in training."""
+    """Inverse of `_layers`. A net in evaluation trains as a whole (fit): modes count if it was and is in training."""
     set_trained(run.model, set(layers["trained"]))
     if run.model.training and layers["modes"].get("", False):
         for path, module in run.model.named_modules():
@@ -95,14 +95,14 @@ def _tensors(run: _Plain) -> dict[str, np.ndarray]:
 
 
 def _tell_names(run: _Plain, callbacks: Callbacks) -> None:
-    """Those of the model's Tensors, to whoever keeps something of them: it is theirs, wherever they are by then."""
+    """Tell the names of the model's Tensors to all that keep something of them: it is then kept by name."""
     for each in (run.optimizer, *callbacks.all):
         if hasattr(each, "learn_names"):
             each.learn_names(run.model.named_tensors())
 
 
 def state_of(run: _Plain, place: Place, callbacks: Callbacks) -> State | None:
-    """All that a training depends on from here; None where its loss is not finite."""
+    """All that a training depends on from here; None if its loss is not finite."""
     if not place.ended:
         place.totals = run.totals()
     if not math.isfinite(place.totals[0]):
@@ -116,7 +116,7 @@ def state_of(run: _Plain, place: Place, callbacks: Callbacks) -> State | None:
 
 
 def _net(model: Module) -> dict[str, Any] | None:
-    """What says how to build it, of a net that zoo.build made."""
+    """How to build a net that zoo.build made from code; None for other nets."""
     code = getattr(model, "model_code", None)
     return {"model": model.model_name, "model_args": model.model_args, "code": dict(code)} if code else None
 
@@ -124,7 +124,7 @@ def _net(model: Module) -> dict[str, Any] | None:
 def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epochs: int) -> Place:
     """Set model, optimizer, metrics, random stream and callbacks from a checkpoint (a file, or a folder's newest).
 
-    Nothing has changed where it is refused (ValueError; OSError if it cannot be read).
+    If it is refused, nothing has changed (ValueError; OSError if it cannot be read).
     """
     _tell_names(run, callbacks)
     like = {"model": _tensors(run), "callbacks": callbacks.state_dict(), "optimizer": examples(run.optimizer)}
@@ -152,26 +152,26 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
         warn_of_change(path, state["net"]["code"], getattr(run.model, "model_code", None))
     callbacks.check(state["callbacks"])
     drawn = rng.get_state()
-    rng.set_state(state["rng"])            # refuses what cannot be,
-    rng.set_state(drawn)                   # as does
+    rng.set_state(state["rng"])            # refuses an invalid state,
+    rng.set_state(drawn)                   # as does the next line
     run.optimizer.load_state_dict(state["optimizer"])
     if "layers" in state:                  # not in files of earlier versions
         _set_layers(run, state["layers"])
-    run.model.load_state_dict(state["model"])          # which gives buffers arrays of their own
+    run.model.load_state_dict(state["model"])          # this gives buffers arrays of their own
     run.warm_up(place)
     tensors = dict(run.model.named_tensors())
     mark_changed(tensors.values())
-    for name, t in tensors.items():        # in place: what was recorded reads it there
+    for name, t in tensors.items():        # in place: recorded steps read it there
         t.data[...] = to_device(state["model"][name], t.device)
     run.optimizer.load_state_dict(state["optimizer"])
-    run.metrics.reset(place.totals if current().rank == 0 else None)       # once, among all ranks
+    run.metrics.reset(place.totals if current().rank == 0 else None)       # on one of the ranks
     rng.set_state(state["rng"])
     callbacks.load_state_dict(state["callbacks"])
     return place
 
 
 def are_layers(layers: object, model: Module) -> bool:
-    """Whether they can be set: trained are floating Tensors of this net."""
+    """Whether these layers can be set: all of `trained` must be floating Tensors of this net."""
     floating = {name for name, t in model.named_tensors() if t.dtype.kind == "f"}
     return (isinstance(layers, dict) and layers.keys() == {"trained", "modes"}
             and isinstance(layers["trained"], list) and isinstance(layers["modes"], dict)
@@ -180,7 +180,7 @@ def are_layers(layers: object, model: Module) -> bool:
 
 
 def _place(state: State, run: _Plain, path: object) -> Place:
-    """The Place that a file holds, whose numbers can be."""
+    """The Place that a file holds, with its numbers checked."""
     kinds = {each.name: type(getattr(Place(), each.name)) for each in fields(Place)}
     found, keys = state.get("place"), {"place", "rng", "data", "model", "optimizer", "callbacks", "best_accuracy"}
     layers = state.get("layers", {"trained": [], "modes": {}})

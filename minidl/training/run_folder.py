@@ -57,11 +57,11 @@ def facts(model: nn.Module, train: data.DataLoader | None, test: data.DataLoader
 class RunFolder:
     """The folder of one run: config.json at its start, a line of metrics.jsonl per epoch, checkpoints, weights.h5.
 
-    It is a callback of `fit`, and with the net and its loaders writes what `minidl train` does, so that all commands
-    read the run: config.json, metrics.jsonl and, for the report, statistics.jsonl while it trains, and at the end of
-    its `with`, unless that is an error, weights.h5. Checkpoints are fit's. The net should be of `zoo.build`, which also
-    takes a function of one's own: then config.json and weights.h5 say of which code it is. resume: go on with the run
-    that is there, if one is.
+    It is a callback of `fit`. With the net and its loaders it writes what `minidl train` does, so that all commands can
+    read the run: while it trains, config.json, metrics.jsonl and, for the report, statistics.jsonl; at the end of its
+    `with`, unless that is an error, weights.h5. Checkpoints are written by fit. The net should be made by `zoo.build`,
+    which also takes a function of your own: config.json and weights.h5 then say which code the net is from. resume: go
+    on with the run that is there, if there is one.
 
     >>> import tempfile
     >>> from minidl import data, nn, optim, training, zoo
@@ -76,8 +76,8 @@ class RunFolder:
     ...     sorted(file.name for file in run.path.iterdir())
     ['checkpoint.h5', 'config.json', 'metrics.jsonl', 'statistics.jsonl', 'weights.h5']
 
-    Two runs never share one: it belongs to whoever makes its metrics.jsonl, and to one process at a time. Raises
-    OSError where the folder cannot be made or written, and ValueError where it holds a run already.
+    Two runs never share a folder: it belongs to the run that makes its metrics.jsonl, and to one process at a time.
+    Raises OSError if the folder cannot be made or written, and ValueError if it holds a run already.
     """
 
     model: nn.Module | None = None         # its weights are written at the end
@@ -114,7 +114,7 @@ class RunFolder:
 
     @classmethod
     def beside(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """A new one, named after `path` and the time."""
+        """A new folder, named after `path` and the time."""
         stem = f"{os.fspath(path)}-{time.strftime('%Y%m%d-%H%M%S')}"
         names = (f"{stem}-{i}" if i else stem for i in itertools.count())
         while True:
@@ -123,7 +123,7 @@ class RunFolder:
 
     @classmethod
     def again(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """That of a run which is to go on. Raises ValueError where there is none, or where another process is at it."""
+        """The folder of a run that is to go on. Raises ValueError if there is none, or if another process uses it."""
         folder = cls.__new__(cls)
         folder.path, folder._made, folder._mine = Path(path), [], False
         read_config(folder.path / "config.json")
@@ -182,7 +182,7 @@ class RunFolder:
             self.record.on_epoch_end()
 
     def _take(self) -> None:
-        """Keep other processes out until `close`, or for as long as this object lives, where the system has locks."""
+        """Keep other processes out until `close`, or for as long as this object lives, if the system has locks."""
         weakref.finalize(self, self._lock.close)
         lock(self._lock.fileno(), f"run folder: another process is at the run in {self.path}; wait for its end, or "
                                   "stop it")
@@ -215,7 +215,7 @@ class RunFolder:
         return self.path / "weights.h5"
 
     def has_checkpoint(self) -> bool:
-        """Whether there is one to go on from."""
+        """Whether there is a checkpoint to go on from."""
         return any((self.path / name).exists() for name in NAMES)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
@@ -230,9 +230,9 @@ class RunFolder:
         self.append("metrics.jsonl", metrics)
 
     def append(self, name: str, metrics: Metrics, sync: bool = True) -> None:
-        """Add one line to a file, whole or not at all; half a line that a full disk left at its end goes, and so do
-        lines of the same epoch and later ones, which a run left that goes on from an earlier checkpoint.
-        sync: wait until it is on the disk."""
+        """Add one line to a file, whole or not at all. Half a line at the end, which a full disk left, is removed. So
+        are lines of the same epoch and later ones, which are there if a run goes on from an earlier checkpoint.
+        sync: wait until the line is on the disk."""
         line = (json.dumps(metrics, allow_nan=False) + "\n").encode()
         with self._writing(), open(self.path / name, "a+b", buffering=0) as file:
             file.seek(0)
@@ -253,7 +253,7 @@ class RunFolder:
 
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a run's config.json holds. Raises ValueError where there is none, or none that can be read."""
+    """What a run's config.json holds. Raises ValueError if there is none, or if it cannot be read."""
     try:
         _require_file(path)
         with open(path, "rb") as file:
@@ -278,7 +278,7 @@ def _require_file(path: str | os.PathLike[str]) -> None:
 
 
 def _epoch(line: bytes) -> float:
-    """Of a line of metrics.jsonl; -1 of another one."""
+    """The epoch of a line of metrics.jsonl; -1 for another line."""
     try:
         epoch = json.loads(line)["epoch"]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -290,7 +290,8 @@ def read_metrics(folder: str | os.PathLike[str], name: str = "metrics.jsonl") ->
     """The lines of a run folder's metrics.jsonl, or of a file of another name. Half a line at its end, of an epoch that
     was cut short, is left out.
 
-    Raises OSError for what cannot be read or is not a file, ValueError, with its line, for one that holds other things.
+    Raises OSError for what cannot be read or is not a file, ValueError for a line, named by number, that does not
+    hold metrics.
     """
     path, found = Path(folder) / name, []
     _require_file(path)
@@ -308,7 +309,7 @@ def read_metrics(folder: str | os.PathLike[str], name: str = "metrics.jsonl") ->
 
 
 def read_statistics(folder: str | os.PathLike[str]) -> list[Metrics]:
-    """The lines of a run folder's statistics.jsonl; none where there is no such file. Raises as `read_metrics`."""
+    """The lines of a run folder's statistics.jsonl; none if there is no such file. Raises as `read_metrics`."""
     try:
         return read_metrics(folder, FILE)
     except FileNotFoundError:

@@ -18,7 +18,7 @@ from ..ops.common.geometry import is_int
 from .loop import Diverged, require_parameters, require_trainer, training, update
 from .metrics import Batch, Function, require_functions
 
-SMOOTHING = 0.9                            # of the losses, which is corrected for its begin as Adam's averages are
+SMOOTHING = 0.9                            # of the losses; its start is corrected as in Adam's averages
 WORSE = 4.0                                # times the lowest smoothed loss: the search is over
 
 
@@ -35,13 +35,13 @@ def find_rate(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoad
               high: float = 10.0, steps: int = 100, loss: Function = ops.cross_entropy,
               clip: float | None = None) -> RateSearch:
     """Train for some steps at learning rates that grow from low to high, each by the same factor, and tell the losses
-    (Smith 2017, section 3.3). What it advises is a tenth of the rate at which the smoothed loss was lowest. It ends
-    early where the loss is four times the lowest, or not finite.
+    (Smith 2017, section 3.3). It advises a tenth of the rate at which the smoothed loss was lowest. It ends early if
+    the loss is more than four times the lowest, or not finite.
 
     Model, optimizer, loader and random stream are afterwards as they were. The rates are those of the first group;
     the others keep their ratio to it. loss, clip: as for `fit`. Raises ValueError for rates that are not 0 < low <
     high, for less than 10 steps, for an optimizer that holds none of the model's parameters, for a first group whose
-    rate is 0, and where no loss was finite; TypeError for an optimizer, a loader or a loss of another kind.
+    rate is 0, and if no loss was finite; TypeError for an optimizer, a loader or a loss of another kind.
     """
     require_trainer("find_rate", optimizer, train=train)
     require_functions(loss, None, "find_rate")

@@ -13,7 +13,7 @@ from ..nn import weights
 
 class Stored(NamedTuple):
     """A net with the weights of a file, what the file says (as `weights.read_metadata` gives it), and the shape of an
-    item as the net reads it, padded; a size that nothing says is 0."""
+    item as the net reads it, padded; a size that is not known is 0."""
 
     net: nn.Module
     known: dict[str, Any]
@@ -26,8 +26,8 @@ def weights_in(path: str | os.PathLike[str]) -> Path:
 
 
 def read_net(path: str | os.PathLike[str], code: str | Callable[..., nn.Module] | None = None) -> Stored:
-    """The net of a weights file, or of a run's folder. code: of a net of one's own, as `minidl.load` takes it, which
-    says what is run and what this raises. What the zoo's models read, no file decides."""
+    """The net of a weights file, or of a run's folder. code: for a net of one's own, as `minidl.load` takes it; see
+    there for what is run and what this raises. A file does not decide what the zoo's models read."""
     path = weights_in(path)
     net, known = weights.load(path, code=code), weights.read_metadata(path)
     model = zoo.MODELS[known["model"]] if code is None else zoo.find(code)

@@ -7,15 +7,16 @@ from ..core.tensor import Tensor
 
 
 class Views(nn.Module):
-    """A net that in evaluation answers with the mean of what it says of several views of each image; in training it is
-    the net alone, so that `fit` and `evaluate` take it as it is.
+    """A net that in evaluation gives the mean of its logits for several views of each image. In training it is the net
+    alone, so that `fit` and `evaluate` take it as it is.
 
-    The views of images (n,c,h,w): each as it is and, with flip, mirrored from left to right. With shift also moved by
-    so many pixels up and to the left, and down and to the right, where a mirror at the outermost pixels fills in: these
-    two count half together, the image where it was the other half (Jordan 2024, airbench94_muon: six views, shift 1).
+    The views of images (n,c,h,w): each image as it is and, with flip, mirrored from left to right. With shift, images
+    are also moved by this many pixels up and to the left, and down and to the right; a mirror at the outermost pixels
+    fills in. These two count half together, the image that is not moved counts the other half (Jordan 2024,
+    airbench94_muon: six views, shift 1).
 
-    Raises TypeError for what is not a Module; ValueError for a shift that is not an int of at least 0, and where images
-    are no larger.
+    Raises TypeError for what is not a Module; ValueError for a shift that is not an int of at least 0, and for images
+    that are not larger than it.
 
     >>> import numpy as np
     >>> net = Views(nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), shift=1).eval()

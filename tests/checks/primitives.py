@@ -222,13 +222,13 @@ def refused_updates() -> None:
     for call, message in (
             (lambda: cuda.sgd([p], [], None, 0.1, 0.0, 0.0, False), "sgd: got 1 parameters but 0 gradients; give one"),
             (lambda: cuda.sgd([p], [cupy.ones(3, np.float32)], None, 0.1, 0.0, 0.0, False),
-             r"sgd: gradient 0 has shape \(3,\) and dtype float32 on device 0 and strides .* but must lie without"),
+             r"sgd: gradient 0 has shape \(3,\) and dtype float32 on device 0 and strides .* but must have no gaps"),
             (lambda: cuda.adam([p], [g], [p], [cupy.ones(4, np.float64)], [steps], 0.1, (0.9, 0.9), 0.0, 0.0, False),
              r"adam: square 0 has shape \(4,\) and dtype float64 .* like its parameter of shape \(4,\) and dtype"),
             (lambda: cuda.adam([p], [g], [p], [g], [g], 0.1, (0.9, 0.9), 0.0, 0.0, False),
              r"adam: step 0 has shape \(4,\) and dtype float32"),
             (lambda: cuda.ema([cupy.ones((4, 4), np.float32)[:, 1]], [g], 0.5),
-             r"ema: parameter 0 has shape \(4,\) .* strides \(16,\) but must lie without gaps on the current device")):
+             r"ema: parameter 0 has shape \(4,\) .* strides \(16,\) but must have no gaps and be on the current")):
         with pytest.raises(ValueError, match=f"^{message}"):
             call()
 

@@ -407,10 +407,15 @@ def test_on_the_cpu_the_set_is_not_copied_and_batches_are_numpys(name: str, monk
     ({"seed": 2**64}, "seed is 18446744073709551616 but must be an int of at least 0, below 2..64"),
     ({"batch_size": 11, "drop_last": True},
      "mine has 10 images but a batch needs 11; use more images or a smaller batch"),
-    ({"mean": [0.1]}, r"mean has shape \(1,\) but mine has 3 channels; give one number a channel"),
-    ({"std": [[1, 1, 1]]}, r"std has shape \(1, 3\) but mine has 3 channels; give one number a channel"),
+    ({"mean": [0.1]}, r"mean has shape \(1,\) but mine has 3 channels; give one number per channel"),
+    ({"std": [[1, 1, 1]]}, r"std has shape \(1, 3\) but mine has 3 channels; give one number per channel"),
     ({"std": [1, 0, 1]}, r"std is \[1.0, 0.0, 1.0\] but every channel's must be above 0"),
-    ({"std": [1, float("nan"), 1]}, r"std is \[1.0, nan, 1.0\] but every channel's must be above 0"),
+    ({"std": [1, float("nan"), 1]}, r"std is \[1.0, nan, 1.0\] but must be finite; compute it anew"),
+    ({"std": float("inf")}, r"std is \[inf, inf, inf\] but must be finite"),
+    ({"mean": [0.5, float("nan"), 0.5]}, r"mean is \[0.5, nan, 0.5\] but must be finite"),
+    ({"mean": 127.5, "std": 127.5}, r"mean is \[127.5, 127.5, 127.5\] but pixels are byte / 255, at most 1; divide "
+                                    r"mean and std by 255, or take those of channel_statistics$"),
+    ({"mean": [0.5, 0.5, 123.7]}, r"mean is \[0.5, 0.5, 123.7\] but pixels are byte / 255"),
     ({"dtype": np.int32}, "dtype is int32 but must be float32 or float64"),
     ({"dtype": np.float16}, "dtype is float16 but must be float32 or float64"),
 ])

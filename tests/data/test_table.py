@@ -336,7 +336,8 @@ def test_columns_are_normalised_in_float64() -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"mean": [1.0]}, r"mean has shape \(1,\) but t has 2 columns; give one number a column$"),
+    ({"mean": [1.0]}, r"mean has shape \(1,\) but t has 2 columns; give one number per column$"),
+    ({"mean": float("inf")}, r"mean is \[inf, inf\] but must be finite; compute it anew$"),
     ({"std": [1.0, 0.0]}, r"std is \[1.0, 0.0\] but every column's must be above 0$"),
     ({"padding": 2}, "padding is 2 but is for a data.Dataset of images, and this is a Table; change the data itself"),
     ({"augment": data.Augment(flip=True)}, r"augment is Augment\(.*\) but is for a data.Dataset of images, and this "),

@@ -105,7 +105,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str, list[str]]] = {
     "no batch size": (lambda: data.DataLoader(DIGITS), "DataLoader: ", ["'batch_size'", "it takes dataset, batch_"]),
     "a generator": (lambda: data.DataLoader(iter([1]), 1), "DataLoader: ", ["list_iterator", "pass arrays, or"]),
     "another net's means": (lambda: data.DataLoader(DIGITS, 4, mean=[0.5] * 3),
-                            "DataLoader: mean", ["shape (3,)", "one number a channel"]),
+                            "DataLoader: mean", ["shape (3,)", "one number per channel"]),
     "a transform to (h,w,c)": (lambda: next(iter(data.DataLoader(DIGITS, 4, transform=lambda x, y: (
         x.transpose(1, 2, 0), y)))), "DataLoader: the transform", ["(28, 28, 1)", "must give uint8 (c,h,w)"]),
     "items of several shapes": (lambda: next(iter(data.DataLoader(DIGITS, 4, transform=ragged))), "DataLoader: items",

@@ -20,7 +20,10 @@ WORDS = {
     "seen to fit": "are checked",
     "on the side": "asynchronously",
     "roll_up": "col2im",
-    "slope": "gradient, derivative"}
+    "slope": "gradient, derivative",
+    r"\b(?:lies?|stands?)\b": "is, is stored, is contiguous, is listed",
+    r"\bso many\b": "the number itself, as many as, that many",
+    r"\b[Ss]omebody\b": "a caller, another process"}
 SOUND = re.compile(r"[Tt]here\s+is no |negative_slope")    # the argument of leaky_relu, which is PyTorch's
 TEXTS = {file: file.read_text(encoding="utf-8") for folder in ("minidl", "zoo") for suffix in ("py", "cu", "cuh")
          for file in sorted((ROOT / folder).rglob(f"*.{suffix}"))}

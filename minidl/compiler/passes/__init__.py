@@ -49,8 +49,8 @@ def late_counters(program: Program) -> Program:
 
 def common_subexpressions(program: Program) -> Program:
     """Make each call once: a second one with the same arguments is the first one's results.
-    Only between effects, which may change what an argument holds. What is changed in place stays apart, as do
-    gradients and results of the step, each of which is its own.
+    Only between effects, which may change what an argument holds. What is changed in place stays separate, as
+    does each gradient and each result of the step.
     """
     own = program.written() | {slot for _, slot in program.grads if slot is not None}
     kept = program.kept()
@@ -96,8 +96,8 @@ def _shape_of(value: object) -> Any:
 
 
 def copy_elision(program: Program) -> Program:
-    """Leave out copies of what nothing else reads or keeps, where it lies in memory of its own: it is the copy; and of
-    constants, where nothing is written to the copy, and nothing keeps it."""
+    """Leave out copies of what nothing else reads or keeps, if it has its own memory: it serves as the copy. Also leave
+    out copies of constants, if nothing is written to the copy and nothing keeps it."""
     makers = Counter(slot for call in program.calls for slot in call.results)
     uses = Counter(slot for call in program.calls for slot in call.reads) + Counter(program.kept())
     own = {slot for call in program.calls if not call.known.shares for slot in call.results
@@ -139,10 +139,10 @@ PASSES = (without_identities, late_counters, common_subexpressions, join_parts, 
 
 
 def optimised(program: Program) -> Program:
-    """All passes, in their order, and what the result needs of memory."""
+    """All passes, in their order, and the memory that the result needs."""
     for each in PASSES:
         program = each(program)
-    # After copies have gone: two results of a region may lie in the same memory.
+    # After copies have gone: two results of a region may be in the same memory.
     if program.calls and program.calls[0].backend.can_region_step:     # the CPU has no kernel for one
         program = join_regions(program)
     if program.calls and (takes := program.calls[0].backend.takes_nhwc) and takes(program.precision):

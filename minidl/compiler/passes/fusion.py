@@ -41,7 +41,7 @@ def _fusions(program: Program, rules: Iterable[Rule]) -> Iterator[tuple[Program,
 
 
 class View:
-    """A program's calls by name, and by the values that they make and read; calls go by their place."""
+    """A program's calls by name, and by the values that they make and read; a call is known by its place."""
 
     def __init__(self, program: Program):
         self.calls, self.kept, self.source = program.calls, program.kept(), program.sources()
@@ -57,7 +57,7 @@ class View:
 
     def matches(self, pattern: tuple[Line, ...], places: tuple[int, ...] = (),
                 bound: dict[Name, Any] | None = None) -> Iterator[tuple[tuple[int, ...], dict[Name, Any]]]:
-        """Ways to find a pattern's calls, its last one first: (their places, what the names stand for)."""
+        """Ways to find a pattern's calls, its last one first: (their places, the values of the names)."""
         bound = bound or {}
         if not pattern:
             yield places, bound
@@ -68,7 +68,7 @@ class View:
                 yield from self.matches(pattern[:-1], (*places, i), more)
 
     def candidates(self, wanted: Line, bound: dict[Name, Any]) -> list[int]:
-        """Where a line's call may be, given what some of its names stand for."""
+        """Where a line's call may be, given the values of some of its names."""
         for names, calls_of in ((wanted.results, self.makers), (wanted.arguments, self.readers)):
             for name in names:
                 if isinstance(name, Name) and isinstance(bound.get(name), Slot):
@@ -76,10 +76,10 @@ class View:
         return self.named[wanted.primitive]
 
     def place(self, rule: Rule, places: Collection[int], bound: dict[Name, Any]) -> int | None:
-        """Where the fused call may stand: the last place before others read its results; None where it may not.
+        """Where the fused call may be: the last place before others read its results; None if there is none.
 
-        Nothing moves across an effect, which may change what an argument holds. An effect of the pattern's own moves
-        across what reads nothing but results, which it cannot change: arrays from outside may share memory.
+        Nothing moves across an effect, which may change what an argument holds. An effect of the pattern itself
+        moves across what reads nothing but results, which it cannot change: arrays from outside may share memory.
         """
         first, last = min(places), max(places)
         calls = [self.calls[i] for i in places]
@@ -106,7 +106,7 @@ class View:
 
 
 def _bind(wanted: Line, call: Call, bound: dict[Name, Any]) -> dict[Name, Any] | None:
-    """What names stand for, with those of a line that a call fits; None where it does not fit."""
+    """The values of names, with those of a line that a call fits; None if it does not fit."""
     if (call.name, len(call.results), len(call.arguments)) != (
             wanted.primitive, len(wanted.results), len(wanted.arguments)) or call.options:
         return None

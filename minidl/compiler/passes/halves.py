@@ -1,4 +1,4 @@
-"""The pass that stores y of a convolution in bfloat16 where nothing reads it but the gradient of what follows it."""
+"""The pass that stores y of a convolution in bfloat16 if only the gradient of what follows it reads it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FORWARD, BACKWARD = "conv2d_act_pool", "conv2d_act_pool_grad_wb"
 
 
 def in_halves(program: Program) -> Program:
-    """The program, one in the precision bf16, with such values stored in half the bytes where the backend can."""
+    """The program, one in the precision bf16, with such values stored in half the bytes if the backend can."""
     kept, readers = program.kept(), defaultdict[Slot, list[Call]](list)
     for call in program.calls:
         for slot in call.reads:

@@ -1,9 +1,9 @@
-"""The pass that lets images lie in NHWC, as tensor cores read them, from one convolution to the next; and rows, from
-one linear layer to the next.
+"""The pass that keeps images in NHWC, as tensor cores read them, from one convolution to the next; and rows from one
+linear layer to the next.
 
-Layout is a decision of the plan: the calls between products get their forms (ops/common/geometry/nhwc.py and rows.py),
-and conversions stand where a value goes in or comes out, each once. What has no form keeps to NCHW behind such a
-border. With the precision bf16 what has a form is stored as bfloat16; parameters, sums and statistics are float32.
+The plan decides the layout: the calls between products get their forms (ops/common/geometry/nhwc.py and rows.py), and
+a value is converted once where it goes in or comes out. What has no form stays in NCHW, outside such a border.
+With the precision bf16 what has a form is stored as bfloat16; parameters, sums and statistics are float32.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ..program import Call, Program, Slot, leaves, replace
 from . import fusion
 from .fusion import View, fuse
 
-AXES_OF = {"i": 4, "x": 4}                 # of what a letter of a form stands for; others have two or more
+AXES_OF = {"i": 4, "x": 4}                 # of the values that a form's letter means; others have two or more
 
 
 def pays(call: Call) -> bool:
-    """Whether a call with a form is one for whose sake values are converted: a linear layer, or a convolution with
-    small filters, and enough channels for tensor cores. Those of LeNet-5 and of the report's net have kernels of their
-    own that are faster."""
+    """Whether it pays to convert values for a call with a form: it does for a linear layer, or a convolution with small
+    filters and enough channels for tensor cores. Those of LeNet-5 and of the report's net have kernels of their own
+    that are faster."""
     if call.name not in ("conv2d", "conv2d_act", "conv2d_norm", "conv2d_norm_act"):
         return call.name in ("linear", "linear_act")
     g = call.arguments[3]
@@ -37,7 +37,7 @@ def pays(call: Call) -> bool:
 
 
 def in_nhwc(program: Program) -> Program:
-    """The program with the calls around products in their forms, where that pays."""
+    """The program with the calls around products in their forms, if that pays."""
     apart = _taken_apart(program)
     chosen = _Choice(apart).calls
     if not chosen:
@@ -51,8 +51,8 @@ def in_nhwc(program: Program) -> Program:
 
 
 def _taken_apart(program: Program) -> Program:
-    """What was joined and has no form together: convolutions with the averages behind them, and linear layers with
-    activations. What stays in NCHW is joined again in the end."""
+    """The program in which joined calls without a form are separate again: convolutions with the averages behind them,
+    and linear layers with activations. What stays in NCHW is joined again at the end."""
     calls: list[Call] = []
     number = 1 + max((slot.number for slot in _slots(program)), default=0)
     for call in program.calls:
@@ -117,7 +117,7 @@ class _Choice:
         self._keep_what_pays()
 
     def _chosen(self, call: Call, form: PrimitiveForm, written: set[Slot]) -> Chosen | None:
-        """None where a form cannot do a call, or its images are no plain values."""
+        """None if a form cannot do a call, or its images are no plain values."""
         if call.options or (len(form.takes), len(form.gives)) != (len(call.arguments), len(call.results)):
             return None
         parameters = {value for value, role in zip(call.arguments, form.takes, strict=True)
@@ -137,7 +137,7 @@ class _Choice:
         return [*_stored(call.arguments, form.takes), *_stored(call.results, form.gives)]
 
     def _keep_what_pays(self) -> None:
-        """Only connected calls of which one does."""
+        """Keep only connected calls of which one pays."""
         group: dict[Slot, Slot] = {}
 
         def first(slot: Slot) -> Slot:
@@ -153,7 +153,7 @@ class _Choice:
         self.calls = {i: chosen for i, chosen in self.calls.items() if first(images[i][0]) in paying}
 
     def _trim(self) -> None:
-        """Leave out calls at the edge, but products, without which fewer bytes have to be converted."""
+        """Leave out calls at the edge, except products, if less has to be converted without them."""
         smaller = True
         while smaller:
             smaller = False
@@ -170,11 +170,11 @@ class _Choice:
                     self.calls[i] = chosen
 
     def _converted(self, slots: set[Slot]) -> int:
-        """How many elements of these values go through a border. Rows of float32 lie as plain values do."""
+        """How many elements of these values go through a border. Rows of float32 are stored as plain values are."""
         same = {"v": "r"} if self.program.precision == "bf16" else {"v": "", "r": ""}
 
         def ways(value: Slot, places: list[int]) -> set[str]:
-            """How a value is stored where calls read or make it: "" is plainly."""
+            """How a value is stored where calls read or make it: "" means plain."""
             return {same.get(role, role) for i in places for role in (
                 [role for slot, role in self.images(i) if slot is value] if i in self.calls else [""])}
 
@@ -186,7 +186,7 @@ class _Choice:
         return total
 
     def _split_windows(self) -> set[int]:
-        """The calls that make or read winners of windows which other calls would have in another form."""
+        """The calls that make or read winners of windows that other calls would need in another form."""
         split: set[int] = set()
         for i in self.calls:
             for slot, role in self.images(i):
@@ -208,7 +208,7 @@ def _stored(values: Sequence[Any], roles: str) -> Iterator[tuple[Slot, str]]:
 
 # ---------------------------------------------------------------- the program in NHWC
 def _shape(slot: Slot, role: str) -> tuple[int, ...]:
-    """Of a value as it is stored."""
+    """The shape of a value as it is stored."""
     return {"i": lambda s: ordered(s), "x": lambda s: ordered(s), "r": lambda s: (math.prod(s[:-1]), 1, 1, s[-1]),
             "v": lambda s: s, "w": lambda s: (*s, 1, 1)}[role](slot.shape)
 
@@ -246,7 +246,7 @@ class _Rewriting:
             arguments, lambda value: given.get(value, value) if isinstance(value, Slot) else value)))
 
     def made(self, slot: Slot, role: str) -> Slot:
-        """Where a value is to lie."""
+        """Where a value is to be stored."""
         dtype = np.dtype(np.uint8) if role == "x" else STORES["float32" if role == "w" else self.store]
         self.there[slot, role] = made = self.slot(_shape(slot, role), dtype)
         return made
@@ -270,7 +270,7 @@ class _Rewriting:
         if (slot, other) in self.there:
             self.there[slot, role] = self.reshaped(self.there[slot, other], shape)
         else:
-            for way in "irv":                          # another order: back first
+            for way in "irv":                          # in another order: back first
                 if (slot, way) in self.there and slot not in self.plain:
                     self.convert_back(slot, way)
             if role == "i":
@@ -308,9 +308,9 @@ def _slots(program: Program) -> Iterator[Slot]:
 
 
 def _relus_at_maxima(program: Program) -> Program:
-    """The gradient of relu behind that of the maxima over its results: one call, which looks at the maxima alone.
+    """The gradient of max pooling and then that of the relu before it as one call, which looks at the maxima alone.
 
-    What won is above 0, and lets pass, or it is not, and then nothing in its window is.
+    If a window's maximum is above 0, the gradient passes. If not, nothing in the window is above 0.
     """
     pools = {call.results[1]: call for call in program.calls if call.name == "max_pool2d_nhwc"}
     spreads = {call.results[0]: call for call in program.calls if call.name == "max_pool2d_grad_x_nhwc"}
@@ -332,9 +332,9 @@ def _relus_at_maxima(program: Program) -> Program:
 
 def _normalized_again(program: Program) -> Program:
     """Normalisation and an activation of OF_X behind it as one call, which stores y alone: the activation's gradient,
-    if anybody wants it, normalises x again.
+    if it is wanted, normalises x again.
 
-    It reads the bias then, which the plain gradient does not: nothing in between may change a value, but for the
+    It then reads the bias, which the plain gradient does not. So nothing in between may change a value, except the
     running values of batch normalisation.
     """
     view = View(program)

@@ -1,6 +1,6 @@
 """The pass that joins gradients of the parts of a value: of `q, k, v = qkv[0], qkv[1], qkv[2]`, and of `x.chunk(3, 1)`.
 
-On the tape each part's gradient is a whole array, zero outside the part, and these are added. Where the parts are next
+On the tape each part's gradient is a whole array, zero outside the part, and these are added. If the parts are next
 to each other along one axis and are all of it, that is one concatenation. A sum -0.0 + 0.0 is 0.0; here -0.0 stays.
 """
 
@@ -14,8 +14,8 @@ from ..program import Call, Program, Slot
 
 
 class Part(NamedTuple):
-    """A gradient of x[..., start:stop, ...], or of x[..., start, ...], along an axis of x, whose shape is given; and in
-    which order x's axes are afterwards."""
+    """A gradient of x[..., start:stop, ...], or of x[..., start, ...], along an axis of x, whose shape is given; and
+    the order of x's axes afterwards."""
 
     gradient: Slot
     shape: tuple[int, ...]
@@ -54,7 +54,7 @@ def join_parts(program: Program) -> Program:
 
 
 def _part(call: Call) -> list[Part]:
-    """The part that a call spreads; none where it is not along one axis."""
+    """The part that a call spreads; none if it is not along one axis."""
     gradient, index, shape, _ = call.arguments
     index = index if isinstance(index, tuple) else (index,)
     if any(isinstance(i, bool) or (not isinstance(i, (int, slice)) and i is not Ellipsis) for i in index):
@@ -90,7 +90,7 @@ class _Made:
                               default=0)
 
     def concatenated(self, call: Call, parts: list[Part]) -> list[Call]:
-        """A call's result as its parts, in order, one beside the other."""
+        """A call's result as its parts, in order, one next to the other."""
         calls, pieces = [], []
         for gradient, shape, axis, start, stop, order in parts:
             whole = (*shape[:axis], stop - start, *shape[axis + 1:])

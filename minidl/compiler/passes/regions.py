@@ -13,17 +13,17 @@ from ...ops.common.primitives import PRIMITIVES
 from ...ops.common.region import Region, Step, Value
 from ..program import Call, Program, Slot, replace
 
-MAX_IMAGES = 512                           # images up to which the gradients of linear layers are part of it
+MAX_IMAGES = 512                           # with more images, gradients of linear layers are no part of a region
 
 REGIONAL = [name for name, known in PRIMITIVES.items() if known.line]
 
-# What to try, the most first: everything, or no more than the linear layers at the end.
+# What to try, the largest first: everything, or only the linear layers at the end.
 CHOICES = (frozenset(REGIONAL),
            frozenset(name for name in REGIONAL if name.startswith(("linear", "reshape", "cross_entropy"))))
 
 
 def join_regions(program: Program) -> Program:
-    """Replace the calls before the update that treat images one by one, where the backend can do them as one."""
+    """Replace the calls before the update that treat images one by one with one call, if the backend can do that."""
     for names in CHOICES:
         members = _members(program, names)
         if members:
@@ -35,12 +35,12 @@ def join_regions(program: Program) -> Program:
 
 
 def _replaced(program: Program, members: list[Call], one: Call) -> Program:
-    """The program with one call in the place of some, behind all that it does not itself wait for."""
+    """The program with one call in the place of some, after all calls that do not wait for it."""
     own = set(map(id, members))
     before: list[Call] = []
     after: list[Call] = []
     late: set[Slot] = {slot for call in members for slot in call.results}
-    changed = False                                    # something by what stands behind the region
+    changed = False                                    # something, by calls behind the region
     for call in program.calls:
         if id(call) in own:
             continue
@@ -53,8 +53,8 @@ def _replaced(program: Program, members: list[Call], one: Call) -> Program:
 
 
 def _members(program: Program, names: frozenset[str]) -> list[Call]:
-    """The calls of some names that can be one region: on the images whose labels the loss is given, and waiting for
-    nothing outside that waits for the region itself. None where the loss is not among them."""
+    """The calls of some names that can be one region: they work on the images whose labels the loss is given, and wait
+    for nothing outside that waits for the region itself. No calls if the loss is not among them."""
     labels = [call.arguments[1] for call in program.calls if call.name == "cross_entropy_with_grad"]
     n = labels[0].shape[0] if len(labels) == 1 else 0
     members: list[Call] = []
@@ -79,7 +79,7 @@ def _fits(call: Call, n: int, made: set[Slot]) -> bool:
     if call.options or len(roles) != len(call.arguments) or (n > MAX_IMAGES and _is_product(call)):
         return False
     of_images = [a for a, role in zip(call.arguments, roles, strict=True) if role in "il"]
-    if call.name == "reshape":             # of a value of the region: a region gives nothing in its inputs' memory
+    if call.name == "reshape":             # of a value of the region: a region makes no result in its inputs' memory
         if not made.issuperset(of_images):
             return False
         of_images += call.results
@@ -94,7 +94,7 @@ def _is_product(call: Call) -> bool:
 
 
 def _region(program: Program, members: list[Call]) -> tuple[Region, list[Slot], list[Slot]]:
-    """(the region, what it is given, what it makes that others look at)"""
+    """(the region, what it is given, what it makes that others read)"""
     numbers: dict[Slot, Value] = {}
 
     def value(a: object) -> Any:

@@ -10,12 +10,12 @@ from ...core.device import is_cuda
 from ..program import Call, Dynamic, Program, Slot, leaves
 from .streams import side_streams_of
 
-ALIGNMENT = 512                            # bytes of which each value's memory is a multiple
+ALIGNMENT = 512                            # bytes; each value's memory is a multiple of this
 
 
 class Schedule(NamedTuple):
-    """side: of each call, None on the main stream; of one that goes to another, the number of the call that waits for
-    it, or that of all calls where the end alone does. ends: of each call, the values that are needed no longer; peak:
+    """side: for each call, None on the main stream; on another stream, the number of the call that waits for it, or the
+    number of all calls if only the end does. ends: for each call, the values that are no longer needed after it; peak:
     bytes of results that are needed at once, at most."""
 
     side: list[int | None]
@@ -26,8 +26,8 @@ class Schedule(NamedTuple):
 def plan(program: Program, streams: bool) -> Schedule:
     """The schedule of a replay with side streams, or without.
 
-    peak leaves out inputs, what comes from outside, and what primitives need while they run. Of calls that may give
-    back a part of their first argument it counts nothing: they are taken to do so.
+    peak leaves out inputs, what comes from outside, and what primitives need while they run. It counts nothing for
+    calls that may give back a part of their first argument: they are assumed to do so.
     """
     side: list[int | None] = side_streams_of(program) if streams else [None] * len(program.calls)
     ends = _ends(program, side)
@@ -35,8 +35,8 @@ def plan(program: Program, streams: bool) -> Schedule:
 
 
 def _ends(program: Program, side: list[int | None]) -> list[list[Slot]]:
-    """A result that is not kept ends with the last call that makes or reads it; where that is on a side stream, with
-    the one that waits for it, and not at all where none does."""
+    """A result that is not kept ends with the last call that makes or reads it; if that is on a side stream, with
+    the one that waits for it, and not at all if none does."""
     calls, kept = program.calls, program.kept()
     last: dict[Slot, int] = {}
     for i, (call, waiting) in enumerate(zip(calls, side, strict=True)):
@@ -51,7 +51,7 @@ def _ends(program: Program, side: list[int | None]) -> list[list[Slot]]:
 
 def _peak(program: Program, ends: list[list[Slot]]) -> int:
     """The most bytes that results take at once. Memory is needed until the last of the values in it ends."""
-    memory: dict[Slot, Slot] = {}                      # a value -> the one in whose memory it lies
+    memory: dict[Slot, Slot] = {}                      # a value -> the one whose memory it is in
     values: Counter[Slot] = Counter()                  # in that memory
     bytes_now = most = 0
     for call, end in zip(program.calls, ends, strict=True):
@@ -70,7 +70,7 @@ def _peak(program: Program, ends: list[list[Slot]]) -> int:
 
 
 def _shares(call: Call) -> bool:
-    """Whether a result is taken to lie in the first argument's memory: not what an array of indices picks."""
+    """Whether a result is assumed to be in the first argument's memory; what an array of indices picks is not."""
     return call.known.shares and not any(hasattr(value, "shape") for value in leaves(call.arguments[1:]))
 
 

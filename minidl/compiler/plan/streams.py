@@ -6,10 +6,10 @@ from ..program import Program, Slot
 
 
 def side_streams_of(program: Program) -> list[int | None]:
-    """Schedule.side: what updates alone wait for, as for the gradients of filters and biases; and counters, for which
-    only those wait that read them.
+    """Schedule.side: calls that only updates wait for, such as gradients of filters and biases; and counters, which
+    only their readers wait for.
 
-    `advance` is not one: on a side stream it saved 1 us, but graphs of which it was the only such part took 10 us more
+    `advance` is not one: on a side stream it saved 1 us, but graphs in which it was the only such call took 10 us more
     to launch.
     """
     calls, readers = program.calls, dict[Slot, list[int]]()

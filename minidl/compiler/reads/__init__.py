@@ -1,1 +1,1 @@
-"""What a step reads beside the Tensors that its ops are given: noted as it runs, compared before a replay."""
+"""What a step reads other than the Tensors that its ops are given: noted as it runs, compared before a replay."""

@@ -16,10 +16,10 @@ OWN = ("__array_function__", "__array_ufunc__", "__class__", "__dir__", "__getat
 
 
 class Argument(StandIn):
-    """An array as a recorded step sees it, of the array's own class to all that ask.
+    """An array as a recorded step sees it. Its `__class__` is the array's own class.
 
-    Tensor(argument) and x[argument] take the array itself, which each replay is given anew. Whatever else is done with
-    it reads its values: `read` gives the array then, and knows of it.
+    Tensor(argument) and x[argument] take the array itself, which each replay is given anew. Any other use of it
+    reads its values: `read` gives the array then, and knows of it.
     """
 
     __slots__ = ("_read",)

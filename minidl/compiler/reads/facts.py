@@ -1,8 +1,8 @@
-"""What a step read beside its arguments, and whether it is still so: looked at before each replay.
+"""What a step read other than its arguments, and whether it is unchanged: looked at before each replay.
 
-A fact is noted as a step is recorded: how to read a value, and what it was. The common case, that all are the same
-objects, is what a replay pays for each time: one expression tells it, see looks.py, and in it one number stands for all
-attributes of what is Watched. Otherwise each fact is looked at by value: `first_change` says which one is another now.
+A fact is noted as a step is recorded: how to read a value, and what it was. In the common case all are the same
+objects. Each replay checks this by one expression, see looks.py, in which one number represents all attributes of what
+is Watched. Otherwise each fact is compared by value: `first_change` says which one has changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .looks import Read
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, Enum)
 INEXACT = (float, complex, np.generic)     # of these: types whose equal values may differ
 GONE = object()                            # in the place of a value that is not there
-MAX_SPELLED = 64                           # items of a container with a test for each, in half of a map's time
+MAX_SPELLED = 64                           # up to this many items of a container have a test each: half of a map's time
 ENTRY = "$0[$1]"                           # of a dict, by its name
 
 
@@ -38,12 +38,12 @@ def same(a: Any, b: Any) -> bool:
 
 
 def picture(array: np.ndarray) -> tuple[Any, ...]:
-    """What an array held, to the bit: 0 is not -0. Of objects, which ones."""
+    """What an array held, to the bit: 0 is not -0. For objects: which ones."""
     return array.dtype, array.shape, array.tobytes()
 
 
 class Fact(NamedTuple):
-    """What a read gave while a step was recorded, and what that is, in words; None where the read itself says it."""
+    """What a read gave while a step was recorded, and what that is, in words; None if the read itself says it."""
 
     read: Read
     then: Any
@@ -62,7 +62,7 @@ class Fact(NamedTuple):
 
 
 def first_change(facts: Iterable[Fact], given: Sequence[Any] = ()) -> str | None:
-    """What is not as it was, in words; None where all is."""
+    """What has changed, in words; None if nothing has."""
     return next((what for fact in facts if (what := fact.changed(given)) is not None), None)
 
 
@@ -103,7 +103,7 @@ class Facts:
                                    f"whether a Tensor has a gradient (shape {leaf.shape})"))
 
     def entry(self, place: Mapping[str, Any], name: str, value: object, what: str) -> None:
-        """Of globals, attributes, an optimizer."""
+        """An entry of globals, of attributes or of an optimizer."""
         if self._first("entry", id(place), name):
             text = "$0.get($1, $2)" if value is GONE else ENTRY
             self._note(text, (place, name, GONE), value, what, told=True)
@@ -112,7 +112,7 @@ class Facts:
         self._note("$0.cell_contents", (cell,), cell.cell_contents, what, told=True)
 
     def container(self, value: Iterable[object], what: str) -> None:
-        """Of lists, tuples, sets and dicts."""
+        """For lists, tuples, sets and dicts."""
         if self._first("container", id(value)):
             items = "[*$0, *$0.values()]" if isinstance(value, Mapping) else "$0" if type(value) is list else "[*$0]"
             then = [*Read(items, (value,)).now()]      # of a set, in an order that is its own
@@ -122,7 +122,7 @@ class Facts:
                        (value, then, is_, same, *then), True, f"what {what} holds")
 
     def names(self, place: Mapping[str, Any], what: str) -> None:
-        """Of a dict of attributes: none has come or gone; of a large one, how many there are."""
+        """For a dict of attributes: none was added or removed; for a large one, only their number."""
         text, then = ("$0.keys() == $1", {*place}) if len(place) <= MAX_SPELLED else ("len($0) == $1", len(place))
         self._note(text, (place, then), True, f"the attributes of {what}")
 
@@ -131,11 +131,11 @@ class Facts:
             self._note(f"$0.{name}", (function,), getattr(function, name), f"the code or the defaults of {what}")
 
     def state(self, value: object, read: Callable[[Any], Any], what: str) -> None:
-        """Of iterators and random numbers."""
+        """For iterators and random numbers."""
         self._note("not $0($1) != $2", (read, value, read(value)), True, f"the state of {what}")
 
     def array(self, array: np.ndarray, what: str) -> None:
-        """That the host computes with."""
+        """For an array that the host computes with."""
         self._note("$0($1) == $2", (picture, array, picture(array)), True, f"the values of {what}")
 
     def argument(self, number: int, array: np.ndarray) -> None:
@@ -157,16 +157,16 @@ class Facts:
         return [*self.gradients, *self.others, *self.arguments.values()]
 
     def changed_by_hand(self) -> str | None:
-        """What is not as it was, in words, but for gradients: those a program itself changes."""
+        """What has changed, in words, except gradients: a program itself changes those."""
         return first_change(self.others)
 
     def changed_arguments(self, given: Sequence[Any]) -> str | None:
-        """The same of values of the arrays among a call's arguments."""
+        """The same for values of the arrays among a call's arguments."""
         return first_change(self.arguments.values(), given)
 
 
 class _Noted:
-    """Attributes of what is Watched and numbers of optimizers: they are looked at only where `changes` has moved."""
+    """Attributes of what is Watched and numbers of optimizers: they are looked at only if `changes` has moved."""
 
     def __init__(self) -> None:
         self.watched: dict[int, tuple[Watched, dict[str, Any]]] = {}

@@ -1,6 +1,6 @@
-"""What was read, as texts of Python: each is looked at alone, or many of them at one look, in one expression.
+"""What was read, as Python expressions in text: each is evaluated alone, or many of them in one expression.
 
-A text is an expression of objects, where $0 stands for the first of them, and of a call: `values` are its arguments,
+A text is an expression of objects, in which $0 is the first of them, and of a call: `values` are its arguments,
 `names` those of its options, and `given` the Tensors and arrays among the arguments.
 """
 
@@ -40,14 +40,14 @@ class Look:
         self._names: dict[int, str] = {}               # and these by the objects' ids
 
     def expect(self, read: Read, how: str, then: object) -> None:
-        """What is read has to be `then`. how: the operator that tells, "is" or "=="."""
+        """What is read has to be `then`. how: the operator that compares, "is" or "=="."""
         text = _OBJECT.sub(lambda number: self._name(read.objects[int(number[1])]), read.text)
         self._tests.append(f"({text}) {how} {self._name(then)}")
 
     def function(self, places: Iterable[int]) -> Callable[..., list[Any] | None]:
-        """A function of a call's names and values. It returns what is given, which stands at `places` among the values,
-        if all is as expected, else None, also where something is not there any more: which, is said by whoever looks at
-        each."""
+        """A function of a call's names and values. It returns what is given, which is at `places` among the values, if
+        all is as expected. Otherwise it returns None, also if something no longer exists. A look at each alone says
+        which one it is."""
         given = ", ".join(f"values[{i}]" for i in places)
         tests = " and ".join([f"(given := [{given}]) is not None", *self._tests])
         made: dict[str, Callable[..., list[Any] | None]] = {}

@@ -1,7 +1,7 @@
 """What a step can reach by name: the globals, closure cells, attributes and containers that its code mentions.
 
 A replay does not run the step's Python, so whatever its code reads there must be as it was. The code is not run for
-this: each function that can be reached from the step has its names looked up, and so on from what they stand for. The
+this: each function that can be reached from the step has its names looked up, and so on from what they refer to. The
 code of Python's own library, of installed packages and of minidl, which tells the recorder itself, is not looked into.
 """
 
@@ -42,7 +42,7 @@ _GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME"}
 _IMPORTS = {"import_module", "__import__"}             # code with one of these may import what it has a word for
 _UNSEEN = {"builtins.memoryview", "torch.Tensor", "multiprocessing.sharedctypes.SynchronizedBase",
            *(f"_ctypes.{name}" for name in ("_SimpleCData", "_Pointer", "Array", "Structure", "Union"))}
-_CLOCKS = {"time", "datetime"}             # modules, and what tells the same in two recordings and another hour later
+_CLOCKS = {"time", "datetime"}             # modules; they may tell the same in two recordings, and another hour later
 _TELLS_TIME = {"now", "today", "utcnow", "localtime", "gmtime", "ctime", "asctime", "strftime"}
 _ANY_ATTRIBUTE = {"vars", "__dict__", "getattr"}       # code with one of these may read any attribute,
 _ANY_GLOBAL = {"globals", "modules", "__globals__"}    # and with one of these any global that it has a word for
@@ -51,7 +51,8 @@ _RUNS_TEXT = {"eval", "exec"}              # Python's functions, with which it m
 
 @functools.cache
 def _states() -> dict[type, Callable[[Any], Any]]:
-    """Of what changes as it is used, how far it is. Made at the first recording: numpy.random takes long to import."""
+    """How to read the state of what changes as it is used. Made at the first recording: numpy.random takes long to
+    import."""
     return {
         random.SystemRandom: lambda r: object(),       # never the same
         itertools.count: repr, random.Random: lambda r: r.getstate(), contextvars.ContextVar: lambda v: v.get(None),
@@ -63,7 +64,7 @@ def _states() -> dict[type, Callable[[Any], Any]]:
 
 @functools.cache
 def _sources() -> dict[str, set[str]]:
-    """Of Python's and NumPy's modules, what else is not the same at each look."""
+    """What else in Python's and NumPy's modules is not the same at each look."""
     return {"os": {"environ"}, "numpy": {"random"}, "random": set(vars(random)), "numpy.random": set(vars(np.random))}
 
 
@@ -76,13 +77,13 @@ _CLAIMED: set[str] = set()                 # folders of installed packages that 
 
 
 def claim(step: Callable[..., object]) -> None:
-    """Take the package that a step is written in for the user's own."""
+    """Treat the package that a step is written in as the user's own."""
     code = getattr(inspect.unwrap(getattr(step, "func", step)), "__code__", None)
     _claim(code and code.co_filename)
 
 
 def _claim(file: str | None) -> None:
-    """Take the installed package that a file belongs to for the user's own."""
+    """Treat the installed package that a file belongs to as the user's own."""
     for folder in _PACKAGES:
         if file is not None and file.startswith(folder):
             top, *inner = Path(file).relative_to(folder).parts
@@ -263,7 +264,7 @@ class Names:
         self._object(value, what)
 
     def _space(self, space: Mapping[str, Any], what: str, module: str) -> None:
-        """Look words up in a dict of attributes of something that a module defines. Of the user's own, one that comes
+        """Look words up in a dict of attributes of something that a module defines. Of the user's own, a new one
         counts, too: `getattr` and `hasattr` look for what is not there."""
         if _may_change(module):
             users = not module.startswith("minidl")
@@ -290,7 +291,7 @@ class Names:
         for name in sorted(names & function.__globals__.keys()):
             self.facts.entry(function.__globals__, name, function.__globals__[name], f"the global {name!r}")
             self._waiting.append((function.__globals__[name], name))
-        for name in sorted(read - function.__globals__.keys()):        # of Python's, or not there
+        for name in sorted(read - function.__globals__.keys()):        # Python's own, or not there
             self.facts.entry(function.__globals__, name, GONE, f"the global {name!r}")
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
@@ -303,7 +304,7 @@ class Names:
 
     def _imported(self, imports: Iterable[str], package: str) -> None:
         """Modules that code imports as it runs, of which only those that were imported before can be seen: it may name
-        them as from the package that it is in."""
+        them relative to its own package."""
         above = package.split(".") if package else []
         self._clock = next((name for name in imports if name in _CLOCKS), self._clock)
         for name in imports:

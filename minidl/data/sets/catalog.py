@@ -26,7 +26,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Spec:
-    """A data set on disk: its classes, the files of each split, where they may lie, what to fetch."""
+    """A data set on disk: its classes, the files of each split, the folders where they may be, what to fetch."""
 
     name: str
     classes: tuple[str, ...]
@@ -39,7 +39,7 @@ class Spec:
 
 def _idx_set(name: str, classes: tuple[str, ...], folders: tuple[str, ...], bases: tuple[str, ...],
              facts: tuple[tuple[int, str, int, str], ...]) -> Spec:
-    """MNIST and what copies its files: facts are size, SHA-256 and the same of the .gz, in this order of names."""
+    """MNIST and sets with the same file names. facts: for each name in order, size and SHA-256 of it and its .gz."""
     names = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
              "t10k-labels-idx1-ubyte")
     files = tuple(DataFile(n, size, sha) for n, (size, sha, _, _) in zip(names, facts, strict=True))

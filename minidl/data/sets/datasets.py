@@ -102,15 +102,15 @@ def load(name: str, split: str, data_dir: Folder | None = None, *, download: boo
          count: int | None = None) -> Dataset: ...
 def load(name: str, split: str, data_dir: Folder | None = None, *, download: bool = True,
          count: int | None = None) -> Data:
-    """A data set's "train" or "test" split: images, or of "synthetic-table" a Table; its first `count` items, all for
-    None. Of a generated set no more than these are drawn.
+    """A data set's "train" or "test" split: images, or a Table for "synthetic-table". It has the first `count` items,
+    or all for None. No more than these are drawn of a generated set.
 
-    Real sets are looked for in data_dir, $MINIDL_DATA, ./data, Keras's folder and the user's cache, in each
-    also in the subfolders that minidl, torchvision and Keras use; files may be plain, .gz or .xz. What is not
+    Real sets are looked for in data_dir, $MINIDL_DATA, ./data, Keras's folder and the user's cache, and in the
+    subfolders of each that minidl, torchvision and Keras use. Files may be plain, .gz or .xz. A set that is not
     found is downloaded to the cache, unless download is False or $MINIDL_OFFLINE is set.
 
-    Raises ValueError for an unknown name or split, a negative count and a damaged file; FileNotFoundError where the set
-    is neither on disk nor to be had, and for a data_dir or $MINIDL_DATA that is not a folder.
+    Raises ValueError for an unknown name or split, a negative count and a damaged file; FileNotFoundError if the set is
+    not on disk and cannot be downloaded, and for a data_dir or $MINIDL_DATA that is not a folder.
 
     >>> load("synthetic-shapes", "test").images.shape
     (2000, 3, 32, 32)
@@ -141,11 +141,11 @@ def load(name: str, split: str, data_dir: Folder | None = None, *, download: boo
 
 def resolve(name: str, preferred: str, data_dir: Folder | None = None, *, download: bool = True,
             counts: tuple[int | None, int | None] = (None, None)) -> tuple[Dataset, Dataset, str | None]:
-    """(train, test, note) of a named set; "auto" is the preferred one, or where it cannot be had the generated
-    set of its shape, and then `note` says why and how to get the real one. Nothing stands in for a set that is not
-    to be had where a data_dir was named for it. counts: of `load`, for training and test.
+    """(train, test, note) of a named set; "auto" is the preferred one. If that is not available, "auto" is the
+    generated set of its shape, and `note` says why and how to get the real one. If a data_dir was named for a set,
+    no generated set replaces it. counts: as `count` of `load`, for training and test.
 
-    Raises what `load` raises; a damaged file is never passed over.
+    Raises what `load` raises; a damaged file is never skipped.
     """
     def both(name: str) -> tuple[Dataset, Dataset]:
         train, test = (load(name, split, data_dir, download=download, count=count)
@@ -154,7 +154,7 @@ def resolve(name: str, preferred: str, data_dir: Folder | None = None, *, downlo
 
     if name != "auto":
         return *both(name), None
-    _roots(preferred, data_dir)            # nothing stands in for a folder that the user named and that is not there
+    _roots(preferred, data_dir)            # a folder that the user named must exist: no generated set replaces it
     try:
         return *both(preferred), None
     except FileNotFoundError as error:
@@ -166,7 +166,7 @@ def resolve(name: str, preferred: str, data_dir: Folder | None = None, *, downlo
 
 # ---------------------------------------------------------------- on disk
 def _roots(name: str, data_dir: Folder | None) -> list[Path]:
-    """The folders that a data set is looked for under: the user's word first, then the usual ones."""
+    """The folders under which a data set is looked for: first those that the user named, then the usual ones."""
     named = [Path(os.path.expanduser(folder)) for folder in (data_dir, os.environ.get("MINIDL_DATA")) if folder]
     for folder in named:
         if not folder.is_dir():
@@ -179,7 +179,7 @@ def _folders(spec: Spec, roots: list[Path]) -> list[Path]:
 
 
 def _source(folder: Path, spec: Spec, file: DataFile) -> Source | None:
-    """The path that holds an official file's content in a folder, and how to read it; None where none does."""
+    """The path that holds an official file's content in a folder, and how to read it; None if no path does."""
     form = FORMATS[spec.format]
     ways = {file.name + suffix: read for suffix in SUFFIXES} | {form.container(spec.name, file.name): form.restore}
     return next(((folder / name, way) for name, way in ways.items() if (folder / name).is_file()), None)
@@ -188,8 +188,8 @@ def _source(folder: Path, spec: Spec, file: DataFile) -> Source | None:
 def _find(spec: Spec, split: str, roots: list[Path], refused: list[str]) -> tuple[Path, list[Content]] | None:
     """The first folder that holds this set, with its files' contents.
 
-    MNIST and Fashion-MNIST share their file names: a folder with the other one's files is passed over, and `refused`
-    says which files these are.
+    MNIST and Fashion-MNIST share their file names: a folder with the other set's files is skipped, and `refused` says
+    which files these are.
     """
     files = spec.splits[split]
     for folder in _folders(spec, roots):
@@ -206,10 +206,10 @@ def _find(spec: Spec, split: str, roots: list[Path], refused: list[str]) -> tupl
 
 
 def _content(source: Source, file: DataFile) -> Content | str:
-    """What is read there, where it is the official file's; where it is a file of another known set, that one's name.
+    """The content of the source, if it is the official file's. If it is a file of another known set, that set's name.
 
-    Raises ValueError, with what is wrong as precisely as can be told, where it is neither, and OSError where it
-    cannot be read.
+    Raises ValueError if it is neither, which says what is wrong as precisely as possible, and OSError if it cannot be
+    read.
     """
     path, way = source
     try:
@@ -236,7 +236,7 @@ def _content(source: Source, file: DataFile) -> Content | str:
 
 # ---------------------------------------------------------------- from the network
 def _fetched(spec: Spec, split: str, roots: list[Path], refused: list[str], download: bool) -> Path:
-    """The cache folder, after a download. Raises FileNotFoundError, with where it was sought and the way out."""
+    """The cache folder, after a download. Raises FileNotFoundError: where it was looked for, and what to do."""
     files = spec.splits[split]
     absent = {folder: [file.name for file in files if not _source(folder, spec, file)]
               for folder in _folders(spec, roots)}

@@ -20,18 +20,18 @@ from ...core.host import cache_folder
 from .catalog import DataFile, Download, Spec
 
 SILENCE = 10.0                             # seconds that a mirror may be silent
-GRACE, MIN_RATE = 20.0, 50_000           # it may take 20 s and what is left at 50 kB/s, in all and at any time
+GRACE, MIN_RATE = 20.0, 50_000           # at any time it may have taken 20 s, and what came at 50 kB/s
 DAY = 86_400.0                             # seconds that a failure is remembered
 BLOCK = 1 << 16
 
 
 def _open(url: str) -> Any:
-    """The answer to a request over https, which is not left for another scheme on the way."""
+    """The answer to a request over https. A redirect to another scheme is refused."""
     import urllib.error
     import urllib.request
 
     class OnlyHttps(urllib.request.BaseHandler):
-        def default_open(self, request: urllib.request.Request) -> None:     # asked before all, also after a redirect
+        def default_open(self, request: urllib.request.Request) -> None:     # called first, also after a redirect
             if request.type != "https":
                 raise urllib.error.URLError(f"{request.full_url[:200]!r} is not https")
 
@@ -39,11 +39,11 @@ def _open(url: str) -> Any:
 
 
 def install(spec: Spec, opener: Callable[[str], Any] = _open) -> Path:
-    """Fetch all of a data set's files into the user's cache and name that folder, saying so on stderr.
+    """Fetch all of a data set's files into the user's cache and return that folder. A line on stderr says so.
 
-    Raises OSError with every mirror's reason where a file cannot be had from any, and for a cache that cannot
-    be written; the cache is then as before. What could not be had is not asked for again for a day: a file in the
-    cache remembers it.
+    Raises OSError if no mirror serves a file, with every mirror's reason, and if the cache cannot be written. The
+    cache is then as before. A set that no mirror serves is not requested again for a day: a file in the cache
+    records this.
     """
     folder, size = cache_folder() / spec.name, sum(download.size for download in spec.downloads)
     failed = folder / ".failed"
@@ -78,7 +78,7 @@ class NotServed(OSError):
 
 
 def _refuse_for_a_day(failed: Path) -> None:
-    """Raises OSError where the download failed within the last day."""
+    """Raises OSError if the download failed within the last day."""
     try:
         when = failed.stat().st_mtime
     except OSError:
@@ -105,7 +105,7 @@ def _say(text: str) -> None:
 
 
 def _fetch(download: Download, target: Path, opener: Callable[[str], Any]) -> None:
-    """From the first mirror that serves the right bytes, at most one try each."""
+    """Download from the first mirror that serves the right bytes, with at most one try each."""
     reasons: list[str] = []
     for url in download.mirrors:
         if reasons:
@@ -127,7 +127,7 @@ def _fetch_one(url: str, download: Download, target: Path, opener: Callable[[str
 
     digest, size = hashlib.sha256(), 0
     with open(target, "wb") as file, tqdm(total=download.size, desc=download.name, unit="B", unit_scale=True,
-                                          leave=False, disable=None) as bar:  # None: only where stderr is a terminal
+                                          leave=False, disable=None) as bar:  # None: only if stderr is a terminal
         for block in _blocks(url, opener, download.size):
             size += len(block)
             digest.update(block)
@@ -144,8 +144,8 @@ def _fetch_one(url: str, download: Download, target: Path, opener: Callable[[str
 def _blocks(url: str, opener: Callable[[str], Any], size: int) -> Iterator[bytes]:
     """What a mirror sends, up to one block more than the file has.
 
-    Another thread waits for it: no time-out of a socket bounds the look-up of a name, or a header or line that comes
-    byte by byte. Where it takes too long that thread is left to itself, and ends with its next answer.
+    Another thread waits for it: a socket's time-out does not limit the look-up of a name, or a header or line that
+    comes byte by byte. If it takes too long, that thread is left alone, and ends with its next answer.
     """
     sent: queue.Queue[bytes | Exception] = queue.Queue(4)
     left = threading.Event()
@@ -166,7 +166,7 @@ def _blocks(url: str, opener: Callable[[str], Any], size: int) -> Iterator[bytes
                 while not left.is_set() and (block := answer.read1(BLOCK)):
                     put(block)
             put(b"")
-        except Exception as error:         # whatever it is, it is for the thread that waits
+        except Exception as error:         # any error is passed to the thread that waits
             put(error)
 
     threading.Thread(target=ask, daemon=True).start()
@@ -190,7 +190,7 @@ def _blocks(url: str, opener: Callable[[str], Any], size: int) -> Iterator[bytes
 
 
 def _unpack(archive: Path, files: list[DataFile]) -> None:
-    """Put the wanted files of a tar archive beside it; names come from our table, never from the archive."""
+    """Put the wanted files of a tar archive next to it; names come from our table, never from the archive."""
     with tarfile.open(archive, "r:gz") as tar:
         members = {Path(member.name).name: member for member in tar if member.isfile()}
         for file in files:
@@ -203,6 +203,6 @@ def _unpack(archive: Path, files: list[DataFile]) -> None:
 
 
 def _to_disk(file: BinaryIO) -> None:
-    """So that a file that has its name also has its content, whatever happens to the machine."""
+    """Make sure that a file with its final name also has its content, whatever happens to the machine."""
     file.flush()
     os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""Files from strangers, opened with an end in sight."""
+"""Opening files from strangers, which must have an end."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def from_folder(path: Folder, size: int | tuple[int, int], *, channels: int = 3,
 
 def _pictures(root: Path) -> dict[str, list[Path]]:
     """The pictures of each class, both in the order of names. Raises ValueError for a class without any, and for
-    pictures in a folder within it: nothing is left out without a word."""
+    pictures in a folder within it: no picture is left out silently."""
     found = {}
     for folder in sorted(below for below in root.iterdir() if below.is_dir() and below.name[0] != "."):
         files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in FORMATS
@@ -74,12 +74,12 @@ def train_and_test(path: Folder, size: int | tuple[int, int], *, channels: int =
                    seed: int = 0) -> tuple[Dataset, Dataset]:
     """(train, test) of pictures of one's own, both in an order that the seed decides.
 
-    They are path/train/<class>/ and path/test/<class>/ or path/val/<class>/, where there is a train; else about one
-    picture of five of path/<class>/ is for the test. Which ones the seed and each picture's name decide: more pictures
-    change nothing for those that were there. size, channels: as `from_folder` has them.
+    If there is a folder train, they are path/train/<class>/ and path/test/<class>/ or path/val/<class>/. Else about one
+    picture in five of path/<class>/ is for the test. The seed and each picture's name decide which ones: more pictures
+    change nothing for those that were there. size, channels: as for `from_folder`.
 
-    Raises what `from_folder` raises; FileNotFoundError for a train without a test, ValueError where their classes
-    differ, and where the seed leaves a split of a few pictures empty; the error names a seed that fills both.
+    Raises what `from_folder` raises; FileNotFoundError for a train without a test, ValueError if their classes differ,
+    and if the seed leaves a split of a few pictures empty; the error names a seed that fills both.
     """
     root = Path(path).expanduser()
     if (root / "train").is_dir():

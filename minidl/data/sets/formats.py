@@ -28,7 +28,7 @@ Content = bytes | memoryview              # a whole file's, read-only
 def parse_idx(content: Content, axes: int) -> Array:
     """An IDX file of unsigned bytes: big-endian magic 0x0000080<axes>, the sizes, then the values.
 
-    Raises ValueError where the magic number or the count of values is not what it must be.
+    Raises ValueError if the magic number or the count of values is not what it must be.
     """
     header = 4 * (axes + 1)
     if len(content) < header:
@@ -59,11 +59,11 @@ def from_records(contents: Sequence[Content]) -> tuple[Array, Array]:
 
 
 # ---------------------------------------------------------------- containers -> bytes
-# A file is data from a stranger: its size is looked at before its bytes, its headers before its values, and no more is
+# A file is data from a stranger: its size is checked before its bytes, and its headers before its values. No more is
 # ever held than the official file has.
 SUFFIXES = ("", ".gz", ".xz")
 BLOCK = 1 << 16                            # bytes of a compressed file at a time
-PIECE = 1 << 20                            # bytes that they may become at a time
+PIECE = 1 << 20                            # bytes that it may decompress to at a time
 XZ_MEMORY = 72 << 20                       # xz -9 needs 65 MiB to decompress
 
 
@@ -73,10 +73,10 @@ def _reason(error: Exception) -> str:
 
 
 def read(path: Path, file: DataFile) -> Content:
-    """The uncompressed content of a plain, .gz or .xz file, but never more than one byte too much.
+    """The uncompressed content of a plain, .gz or .xz file, but at most one byte more than the official file has.
 
-    Raises ValueError for a compressed file that is damaged, or that hides work: more streams than one, or much that
-    becomes nothing.
+    Raises ValueError for a compressed file that is damaged, or that hides work: more than one stream, or many bytes
+    that decompress to nothing.
     """
     with open(path, "rb") as opened:
         if path.suffix not in (".gz", ".xz"):
@@ -89,7 +89,7 @@ def read(path: Path, file: DataFile) -> Content:
 
 
 class _Gzip:
-    """zlib's decompressor of one gzip stream, with the manners of lzma's."""
+    """zlib's decompressor of one gzip stream, with the interface of lzma's."""
 
     def __init__(self) -> None:
         self.inner = zlib.decompressobj(wbits=31)
@@ -111,7 +111,7 @@ class _Gzip:
 
 
 def _decompress(opened: BinaryIO, stream: _Gzip | lzma.LZMADecompressor, most: int) -> Content:
-    """The one stream of a compressed file, at most so many bytes of it."""
+    """The one stream of a compressed file, at most `most` bytes of it."""
     content, size, taken = bytearray(most), 0, 0
     while size < most and not stream.eof:
         block = b""
@@ -123,7 +123,7 @@ def _decompress(opened: BinaryIO, stream: _Gzip | lzma.LZMADecompressor, most: i
         piece = stream.decompress(block, min(PIECE, most - size))
         content[size:size + len(piece)] = piece
         size += len(piece)
-        if taken > size + 2 * BLOCK + size // 64:      # what cannot be compressed grows by less
+        if taken > size + 2 * BLOCK + size // 64:      # data that cannot be compressed grows by less
             raise ValueError(f"{taken} bytes of it become only {size}")
     if stream.eof and (stream.unused_data or opened.read(1)):
         raise ValueError("there is more after its end")
@@ -134,11 +134,11 @@ def _decompress(opened: BinaryIO, stream: _Gzip | lzma.LZMADecompressor, most: i
 KNOWN = frozenset(".(N)]}aesuthjqrbcRKMJUTBCX\x80\x85\x86\x87\x88\x89\x8c\x93\x94\x95")     # instructions of such files
 ARRAY_PARTS = {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
                ("numpy", "ndarray"), ("numpy", "dtype")}
-MAX_TUPLES = 12                            # official files have 6; tuples of tuples can take for ever as a key
+MAX_TUPLES = 12                            # official files have 6; nested tuples as a key can take for ever
 
 
 class _Array:
-    """Stands for an array or a dtype of a pickle, and keeps the state that it is given. Nothing of NumPy is run."""
+    """Replaces an array or a dtype of a pickle, and keeps the state that it is given. No code of NumPy is run."""
 
     def __init__(self, *_: object):
         self.state: object = None
@@ -148,7 +148,7 @@ class _Array:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Calls nothing but _Array, in the way of the standard library: https://docs.python.org/3/library/pickle.html."""
+    """Calls nothing but _Array, in the standard library's way: https://docs.python.org/3/library/pickle.html."""
 
     def find_class(self, module: str, name: str) -> type:
         if (module, name) not in ARRAY_PARTS:
@@ -175,10 +175,10 @@ def records_from_pickle(path: Path, file: DataFile) -> Content:
     Raises ValueError for a pickle that is damaged, asks for anything but arrays, or holds other things.
     """
     images = file.size // RECORD
-    most = file.size + 64 * images + 4096      # the official files have 31 bytes an image more, most of them its name
+    most = file.size + 64 * images + 4096      # the official files have 31 more bytes per image, mostly for its name
     try:
         content = _read_sized(path, file.size, most)
-        batch = _unpickled(content, 8 * images + 1000)    # the official files have 4 instructions an image
+        batch = _unpickled(content, 8 * images + 1000)    # the official files have 4 instructions per image
         labels, (_, shape, _, by_columns, pixels) = batch[b"labels"], batch[b"data"].state
         if (not isinstance(labels, list) or len(labels) != images
                 or not all(type(label) is int and 0 <= label < 256 for label in labels)):
@@ -195,7 +195,7 @@ def records_from_pickle(path: Path, file: DataFile) -> Content:
 
 
 def _read_sized(path: Path, least: int, most: int) -> bytes:
-    """A file's content, where it has about the size that it must have."""
+    """A file's content, if it has about the size that it must have."""
     with open(path, "rb") as opened:
         size = os.fstat(opened.fileno()).st_size
         if not least <= size <= most:
@@ -209,7 +209,7 @@ MAX_DIRECTORY_BYTES = 1 << 17              # bytes of its directory that are loo
 
 
 class _Frugal(io.FileIO):
-    """A file that gives no more than `left` bytes in all: what opening an archive may cost."""
+    """A file that gives no more than `left` bytes in all, which limits the cost of opening an archive."""
 
     left = MAX_DIRECTORY_BYTES
 
@@ -250,14 +250,14 @@ def idx_from_npz(path: Path, file: DataFile) -> Content:
                     if at < file.size or member.read(1):
                         raise ValueError("it does not hold the values that its header promises")
     except (EOFError, LookupError, TypeError, ValueError, OSError, zipfile.BadZipFile, zlib.error, struct.error,
-            RuntimeError, OverflowError) as error:                       # OSError: it may lead to before its start
+            RuntimeError, OverflowError) as error:                       # OSError: it may point before its start
         raise ValueError(f"data: {path} has no array {key} to read ({_reason(error)}); remove it or get the "
                          "file anew") from None
     return memoryview(content).toreadonly()
 
 
 def _npy_header(member: IO[bytes], shape: tuple[int, ...]) -> None:
-    """Read over the header of an array. Raises ValueError where it is not the one of bytes of this shape."""
+    """Skip the header of an array. Raises ValueError if it is not the header of bytes of this shape."""
     start = member.read(10)                # "\x93NUMPY", the version, the length of the rest
     if start[:8] != b"\x93NUMPY\1\0":
         raise ValueError(f"it begins with {start!r} but must begin as an array of NumPy")
@@ -269,7 +269,7 @@ def _npy_header(member: IO[bytes], shape: tuple[int, ...]) -> None:
 
 
 class Format(NamedTuple):
-    """How official files become arrays, and which other package's container may stand for one of them."""
+    """How official files become arrays, and which other package's container may replace one of them."""
 
     parse: Callable[[Sequence[Content]], tuple[Array, Array]]
     container: Callable[[str, str], str]   # names of the set and of the file -> the container's name

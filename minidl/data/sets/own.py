@@ -13,15 +13,15 @@ from .table import from_csv
 
 def own_splits(path: Folder, shape: tuple[int, ...], *, seed: int = 0, label: str | None = None,
                header: bool | None = None) -> tuple[Data, Data]:
-    """(train, test) of what lies there, both in an order that the seed decides: Tables of a CSV file, or of train.csv
-    and test.csv in a folder, else Datasets of a folder's pictures.
+    """(train, test) of the data at a path, both in an order that the seed decides: Tables of a CSV file, or of
+    train.csv and test.csv in a folder, else Datasets of a folder's pictures.
 
     shape: (c,h,w) of the images that pictures become; a net that reads tables has no such shape. label: the column of a
     table's classes, the last for None. header: as `from_csv` takes it. A table of one file is split by
     `Table.train_and_test`, pictures by `train_and_test`.
 
-    Raises what these and `from_csv` raise; FileNotFoundError for a train.csv without a test.csv, ValueError where their
-    columns or classes differ, for pictures where a shape is not theirs, and for a label or header of pictures.
+    Raises what these and `from_csv` raise; FileNotFoundError for a train.csv without a test.csv; ValueError if their
+    columns or classes differ, for pictures if shape is not (c,h,w), and for pictures with a label or header.
     """
     root = Path(path).expanduser()
     if root.is_dir() and not (root / "train.csv").exists():

@@ -21,7 +21,7 @@ FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".gif"
            ".pgm": "PPM", ".tif": "TIFF", ".tiff": "TIFF"}
 MODES = {1: "L", 3: "RGB"}                 # Pillow's, by the number of channels
 MAX_PIXELS = 2**26
-LARGE, together = 2**23, Semaphore(4)      # a picture of more pixels takes its turn, so that memory has a limit
+LARGE, together = 2**23, Semaphore(4)      # at most 4 pictures of more pixels are decoded at once, to limit memory
 KEY_SCALE = {"L;2": 85, "L;4": 17}         # Pillow scales such pixels to 8 bits, but not the transparent one's value
 BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_0 = 258, 262, 0     # of TIFF
 
@@ -30,9 +30,9 @@ def read_picture(who: str, path: str | os.PathLike[str], size: tuple[int, int], 
                  ) -> tuple[np.ndarray, str]:
     """A picture as bytes uint8 (channels,h,w), and what was done to it. size: h and w.
 
-    Of several frames or pages it is the first. It is turned as its EXIF data say; 16 bits become their upper 8;
-    transparent pixels are laid on white; it is made grey (1 channel) or RGB (3), cut to its middle where its sides are
-    in another proportion, and resized.
+    The first of several frames or pages is read. It is turned as its EXIF data say; 16 bits become their upper 8;
+    transparent pixels are put on white; it is made grey (1 channel) or RGB (3), cut to its middle if its sides have
+    another proportion, and resized.
 
     Raises, in the name of `who`, ValueError for a file that is not a picture of the format that its ending names (of
     one in FORMATS, if the ending is none of theirs), for more than MAX_PIXELS pixels, and for values of other than
@@ -55,7 +55,7 @@ def read_picture(who: str, path: str | os.PathLike[str], size: tuple[int, int], 
             fault = f"cannot be read as a picture ({error}); {_SMALLER}"
         except UnidentifiedImageError:
             fault = f"cannot be read as a picture (its content is not {' or '.join(formats)}); remove it or get it anew"
-        except Exception as error:                         # whatever Pillow makes of a damaged file
+        except Exception as error:                         # whatever Pillow raises for a damaged file
             fault = f"cannot be read as a picture ({error or type(error).__name__}); remove it or get it anew"
     if fault:
         raise ValueError(f"{who}: {path} {fault}")
@@ -66,7 +66,7 @@ _SMALLER = f"make it smaller, at most {MAX_PIXELS:,} pixels"
 
 
 def _fault(picture: Image.Image) -> str | None:
-    """Why the picture cannot be read right, as far as its header tells."""
+    """Why the picture cannot be read correctly, as far as its header says."""
     key, tags = picture.info.get("transparency"), getattr(picture, "tag_v2", {})
     if picture.width * picture.height > MAX_PIXELS:
         return f"has {picture.width}x{picture.height} pixels; {_SMALLER}"
@@ -75,7 +75,7 @@ def _fault(picture: Image.Image) -> str | None:
                 "white are unknown; convert it to 8 or 16 bits without a sign")
     if picture.mode[0] == "I" and tags.get(PHOTOMETRIC) == WHITE_IS_0:
         return "has 16 bits, and its white is 0; convert it to 8 bits, or to a black of 0"
-    if _raw_mode(picture) == "RGB;16B" and key is not None:            # of which Pillow keeps 8 bits
+    if _raw_mode(picture) == "RGB;16B" and key is not None:            # Pillow keeps 8 bits of it
         return "has a transparent colour of 16 bits per channel; convert it to 8 bits"
     return None
 

@@ -1,15 +1,16 @@
 """Labelled data that are computed instead of downloaded: images of handwritten-like digits and of coloured shapes,
 and a table of measurements.
 
-The images stand in for MNIST and CIFAR-10 when neither is on disk nor reachable. Both sets have the real set's
+The images replace MNIST and CIFAR-10 when these are neither on disk nor reachable. Both sets have the real set's
 shapes and types, ten classes, and enough variation of position, size, slant and colour that a linear classifier
 stays far below a convolutional net.
 
 Image i of a split is a function of (seed, split, i) alone: its random numbers are read from a Philox counter at a
 place that i decides, so a longer request starts with the images of a shorter one. The bytes are the same on every
 platform: the random bits are integers, and all arithmetic up to the one rounding at the end is addition,
-multiplication, division, square root, minimum and maximum, which IEEE 754 defines to the last bit. Hence no sines
-(a rotation is given by the tangent of half its angle), no normal deviates, and no sums whose order a library chooses.
+multiplication, division, square root, minimum and maximum, which IEEE 754 defines to the last bit. So there are no
+sines (a rotation is given by the tangent of half its angle), no normal deviates, and no sums whose order a library
+chooses.
 """
 
 import hashlib
@@ -30,14 +31,14 @@ CHUNK = 32  # images rendered at once: their arrays stay in the cache
 
 def random_words(stream: str, start: int, count: int, size: int) -> Array:
     """Return rows start ... start+count of an endless table of random uint64, `size` in a row."""
-    steps = -(-size // 4)  # Philox makes four words a step of its counter
+    steps = -(-size // 4)  # Philox makes four words per step of its counter
     key = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:16], "little")
     words = np.random.Philox(key=key).advance(start * steps).random_raw(count * steps * 4)
     return words.reshape(count, steps * 4)[:, :size]
 
 
 def sample(ranges: dict[str, tuple[float, float, int]], stream: str, start: int, count: int) -> dict[str, Array]:
-    """Draw for each image the values that `ranges` names: {name: (lowest, highest, values an image)}."""
+    """Draw for each image the values that `ranges` names: {name: (lowest, highest, values per image)}."""
     sizes = [size for _, _, size in ranges.values()]
     words = random_words(stream, start, count, sum(sizes))
     parts = np.split((words >> 11) * 2.0**-53, np.cumsum(sizes)[:-1], axis=1)  # uniform in [0, 1)
@@ -56,7 +57,7 @@ def pixel_noise(shape: tuple[int, int, int], stream: str, start: int, count: int
 
 
 def shuffled_labels(stream: str, count: int, classes: int = CLASSES) -> Array:
-    """Return labels in which each run of as many images as there are classes holds each once, in random order."""
+    """Return labels in which each run of `classes` images has every class once, in random order."""
     runs = -(-count // classes)
     order = np.argsort(random_words(stream, 0, runs, classes), axis=1, kind="stable")  # (runs, classes)
     return order.astype(np.uint8).reshape(-1)[:count]
@@ -220,7 +221,7 @@ def disc(u: Array, v: Array, radius: float | Array) -> Array:
 
 
 def box(u: Array, v: Array, width: float, height: float) -> Array:
-    """Return how far points lie outside a box of half sizes around the origin: below 0 inside."""
+    """Return how far points are outside a box of half sizes around the origin: below 0 inside."""
     return np.maximum(np.abs(u) - width, np.abs(v) - height)
 
 
@@ -259,7 +260,7 @@ SHAPES: dict[str, Callable[[Array, Array], Array]] = {
 }
 SHAPE_CLASSES = tuple(SHAPES)
 
-SHAPE_SIZE = 32  # pixels a side, in which all below is given
+SHAPE_SIZE = 32  # pixels per side; all below is given for this size
 BLOBS = 3
 SHAPE_RANGES = {
     "turn": (-0.15, 0.15, 1),  # tangent of half the angle: up to 17 degrees
@@ -267,8 +268,8 @@ SHAPE_RANGES = {
     "centre": (-4, 4, 2),  # pixels from the middle
     "paper": (0, 128, 3),
     "contrast": (70, 127, 3),  # how much lighter the shape is in each channel
-    "negative": (-2, 1, 1),  # where positive, in a third of the images, light and dark change places
-    "gradient": (-2, 2, 6),  # grey values a pixel, for each channel along x and y
+    "negative": (-2, 1, 1),  # if positive, in a third of the images, light and dark change places
+    "gradient": (-2, 2, 6),  # grey values per pixel, for each channel along x and y
     "blob_centre": (-16, 16, 2 * BLOBS),
     "blob_radius": (1, 3, BLOBS),
     "blob_colour": (0, 256, 3 * BLOBS),
@@ -315,7 +316,7 @@ def synthetic_shapes(split: str, count: int, seed: int = 0, size: int = SHAPE_SI
         raise ValueError(f"synthetic_shapes: size must be 1 or more, got {size}")
     image = (3, size, size)
     images = np.empty((count, *image), np.uint8)
-    pixel = np.float32(SHAPE_SIZE / size)  # of the small images: places and sizes are theirs
+    pixel = np.float32(SHAPE_SIZE / size)  # in pixels of the small images, as places and sizes are
     x = (np.arange(size, dtype=np.float32) - np.float32((size - 1) / 2)) * pixel
     y = x[:, None]
     for start, stop in chunks(count):
@@ -352,13 +353,13 @@ TABLE_NOISE = 0.25  # of left, right, x and y
 
 
 def synthetic_table(split: str, count: int, seed: int = 0) -> tuple[Array, Array]:
-    """Draw rows of ten measurements with one of four classes, which no plane tells apart.
+    """Draw rows of ten measurements with one of four classes, which no plane separates.
 
     Returns rows, float64 (count,10) in the order of TABLE_COLUMNS, and labels, uint8 (count,), that index
-    TABLE_CLASSES. Two facts make the class: whether left and right, of which the one is counted in hundreds, have the
-    same sign, and whether the place (x, y) is near the middle or far from it; both are blurred by noise. "trend" grows
-    a little with the class, "echo" is left with more noise, and "large", "small", "whole" and "idle", each of a scale
-    of its own, say nothing. Order, prefixes and errors are those of `synthetic_digits`, with runs of four.
+    TABLE_CLASSES. Two facts make the class: whether left and right have the same sign (right is counted in hundreds),
+    and whether the place (x, y) is near the middle or far from it; both are blurred by noise. "trend" grows a little
+    with the class, and "echo" is left with more noise. "large", "small", "whole" and "idle" each have a scale of their
+    own and say nothing. Order, prefixes and errors are those of `synthetic_digits`, with runs of four.
 
     >>> rows, labels = synthetic_table("train", 8)
     >>> rows.shape, rows.dtype.name, sorted(labels[:4].tolist())

@@ -20,9 +20,9 @@ from .files import open_file
 
 Cells = list[tuple[int, list[str]]]        # the number of each line, and its values
 
-# What a weights file believes: of numbers, of columns, and of the characters of a name.
+# The limits that a weights file accepts: of numbers, of columns, and of the characters of a name.
 LIMIT, MAX_COLUMNS, MAX_NAME = 1e30, 2**10, 200
-SURE_CLASSES = 20                          # different integers that are classes, however few rows there are
+SURE_CLASSES = 20                          # up to this many different integers are classes, however few rows there are
 MAX_LINE = 2**20                           # characters
 # What pandas reads as missing, and "?". In exactly this spelling: Na and none may be classes.
 MISSING = frozenset(["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
@@ -71,17 +71,17 @@ class Table(Items):
         >>> Table("mine", "train", np.array([[1.0, 7.0], [3.0, 7.0]]), np.array([0, 1])).preprocessing()
         {'mean': [2.0, 7.0], 'std': [1.0, 1.0], 'padding': 0}
         """
-        constant = np.ptp(self.rows, axis=0) == 0          # whose mean may be wrong by a rounding
+        constant = np.ptp(self.rows, axis=0) == 0          # their mean may have a rounding error
         mean = np.where(constant, self.rows[0], self.rows.mean(axis=0, dtype=np.float64))
         std = np.where(constant, 1.0, self.rows.std(axis=0, dtype=np.float64))
         return {"mean": mean.tolist(), "std": std.tolist(), "padding": 0}
 
     def train_and_test(self, seed: int = 0) -> tuple[Table, Table]:
-        """(train, test), both in an order that the seed decides: about one row of five is for the test. Which ones the
-        seed and what stands in the row decide: more rows change nothing for those that were there, and equal rows are
-        on one side.
+        """(train, test), both in an order that the seed decides. About one row in five is for the test. The seed and
+        the row's content decide which ones: more rows change nothing for those that were there, and equal rows are on
+        one side.
 
-        Raises ValueError where the seed leaves a split of a few rows empty; the error names a seed that fills both.
+        Raises ValueError if the seed leaves a split of a few rows empty; the error names a seed that fills both.
         """
         names = self.classes or tuple(map(str, range(int(self.labels.max(initial=0)) + 1)))
 
@@ -99,12 +99,12 @@ def from_csv(path: str | os.PathLike[str], label: str | None = None, *, header: 
              split: str = "train") -> Table:
     """The table in a CSV file, UTF-8 with commas: rows float64 (n,columns) and the class of each row.
 
-    label: the column of the classes; None for the last. header: whether the first line names the columns; None to tell
-    by its values and those below (docs/data.md has the rule). An unnamed first column whose values all differ is an
-    index, and left out. Classes are texts or integers, and sorted; all other columns are numbers. Empty lines are
-    passed over.
+    label: the column of the classes; None for the last. header: whether the first line names the columns; None to
+    decide by its values and those below (docs/data.md has the rule). An unnamed first column whose values all differ is
+    an index, and left out. Classes are texts or integers, and sorted; all other columns are numbers. Empty lines are
+    skipped.
 
-    Raises ValueError, with the line, column and value where it is one, for a first line that may be names or a row, a
+    Raises ValueError, with line, column and value if one value is wrong, for a first line that may be names or a row, a
     file without rows, lines of other lengths or more than 2^20 characters, a column without a name or a name twice, a
     label that is not a column, what is not a number between -1e30 and 1e30, missing and fractional classes, fewer than
     two of them, more than 20 different integers that are also more than half as many as the rows, and what is not a
@@ -123,7 +123,7 @@ def from_csv(path: str | os.PathLike[str], label: str | None = None, *, header: 
 
 
 def unnamed(count: int) -> list[str]:
-    """The names of so many columns of a file without a header."""
+    """The names of the `count` columns of a file without a header."""
     return [f"column {i + 1}" for i in range(count)]
 
 
@@ -183,11 +183,10 @@ def _few(who: str, path: str | os.PathLike[str], cells: list[str]) -> list[str]:
 
 
 def _names_columns(first: list[str], below: list[list[str]]) -> bool | None:
-    """Whether the first line names the columns; None where it may also be a row.
+    """Whether the first line names the columns; None if it may also be a row.
 
-    A line without a number does. Else it does if a text in it stands over numbers alone, and does not if a text in it
-    is found again in its column. Where neither tells, 0, 1, 2, ... are names that pandas gave, unless they may be
-    a row.
+    A line without a number does. Else it does if a text in it is above numbers only, and does not if a text in it is
+    found again in its column. If neither decides, 0, 1, 2, ... are names that pandas gave, unless they may be a row.
 
     >>> _names_columns(["0", "1", "kind"], [["5", "6", "rose"]]), _names_columns(["5", "6"], [["7", "9"]])
     (True, None)
@@ -213,7 +212,7 @@ def _names_columns(first: list[str], below: list[list[str]]) -> bool | None:
         return names if names != seen else True if of_pandas and not seen else None
     if over_texts:
         return True if of_pandas else None
-    running = len(found) > 1 and found == [found[0] + i for i in range(len(found))]       # years, for one
+    running = len(found) > 1 and found == [found[0] + i for i in range(len(found))]       # years, for example
     return None if running else False
 
 

@@ -2,9 +2,9 @@
 
 The threads of a block are coroutines that take turns in a random order (scheduler.cpp). What a GPU would not survive,
 or leave undefined, is reported: see `watch.py`, which runs a kernel of a user's own file, and `minidl emulate`. The
-tests run all of minidl's kernels by their own launchers in the same way (tests/emulator). Linux and g++ alone.
+tests run all of minidl's kernels by their own launchers in the same way (tests/emulator). Needs Linux and g++.
 
-What is compiled ends with its user, unless $MINIDL_EMULATED names a folder: there it is kept for all processes.
+Compiled libraries are removed with their user, unless $MINIDL_EMULATED names a folder: it keeps them for all processes.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from ..source import SYMBOL
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++") or shutil.which("c++") if sys.platform == "linux" else None
 OPTIONS = ("-O1", "-w", "-std=c++17", "-shared", "-fPIC", "-fno-strict-aliasing", f"-I{HERE}")
-# What is added where each access is to be seen (watch.cpp): a function is called before it, at each basic block, and
-# before each comparison. Structs are copied whole, and blocks lie once, in the order of the source (counts.cpp).
+# Added if each access is to be seen (watch.cpp): a function is called before it, at each basic block, and before each
+# comparison. Structs are copied whole, and blocks are there once, in source order (counts.cpp).
 WATCHED = ("-g1", "-fno-toplevel-reorder", "-fsanitize=thread", "-fsanitize-coverage=trace-pc,trace-cmp",
            "-fno-tree-sra", "-fno-reorder-blocks", "-fno-thread-jumps", "-DWATCH")
-EDGE, ALIGNMENT = 4096, 256                # bytes around an array; what CuPy's memory starts on a multiple of
+EDGE, ALIGNMENT = 4096, 256                # bytes around an array; CuPy's memory starts at a multiple of ALIGNMENT
 UNTOUCHED = 0xFF                           # in every byte that was never written: NaN, or -1
-BYTES = "minidl_bytes_of_"                 # what holds the size of constant memory and the like is named so
-# Functions that hold a GPU's instructions, and for which emulator.h has others
+BYTES = "minidl_bytes_of_"                 # what holds the size of constant memory and the like has this prefix
+# Functions that hold a GPU's instructions; emulator.h replaces them
 REPLACED = ("start_copy", "stream_copy", "end_copies", "await_copies", "tf32", "bf16_pair", "mma", "wgmma",
             "wgmma_rows", "wgmma_both", "load_transposed", "await_turn", "give_turn", "start_barrier",
             "expect_bytes", "arrive", "await", "copy_rows", "copy_pixels", "store_pixels",
@@ -71,13 +71,13 @@ class Memory(np.ndarray):
 
     def __array_function__(self, function: Callable[..., Any], kinds: Iterable[type], arguments: Iterable[Any],
                            options: Mapping[str, Any]) -> Any:
-        """What gives a plain array for a subclass, as concatenate does, gives one of these."""
+        """If a function returns a plain array for a subclass, as concatenate does, this returns one of these."""
         result = super().__array_function__(function, kinds, arguments, options)
         return result.view(Memory) if type(result) is np.ndarray else result
 
 
 class Guarded:
-    """Makes Memory whose edges are seen to stay as they are."""
+    """Makes Memory, and checks that its edges stay as they are."""
 
     def __init__(self) -> None:
         self._buffers: list[weakref.ref[np.ndarray]] = []
@@ -106,7 +106,7 @@ class Guarded:
         return array if array.flags.c_contiguous else self.made(np.ascontiguousarray, array)
 
     def check(self) -> None:
-        """Raises AssertionError where an edge of an array that is still there was written."""
+        """Raises AssertionError if an edge of an array that still exists was written."""
         alive = [(reference, buffer) for reference in self._buffers if (buffer := reference()) is not None]
         self._buffers = [reference for reference, _ in alive]
         for _, buffer in alive:
@@ -149,7 +149,7 @@ def translated(text: str, name: str) -> str:
 
 @functools.cache
 def _compiled_by() -> str:
-    """What a library depends on beside its source and its options: the compiler, and all that lies here."""
+    """What a library depends on besides its source and its options: the compiler, and all .h and .cpp files here."""
     version = subprocess.run([str(COMPILER), "--version"], capture_output=True, text=True, check=False).stdout
     texts = [path.read_text(encoding="utf-8") for path in sorted(HERE.iterdir()) if path.suffix in (".h", ".cpp")]
     return hashlib.sha256("\n".join([version, *texts]).encode()).hexdigest()
@@ -178,7 +178,7 @@ def built(folder: Path, text: str, *commands: Iterable[str]) -> Path:
 
 
 class Compiler:
-    """What is compiled lies in a folder, once for all who use it."""
+    """Compiled libraries are kept in a folder, once for all who use it."""
 
     def __init__(self, folder: Path):
         if COMPILER is None:

@@ -4,9 +4,9 @@
 // (-fsanitize-coverage=trace-pc,trace-cmp).
 //
 // Threads run one after the other here, but the lanes of a warp at once on a GPU. So what each lane does until it waits
-// is written down, and then the 32 lists are gone through as a warp would: of all lanes those go on whose next
-// instruction is the first in the code. They are one request. Lanes that have left a loop stand behind it, and wait for
-// those that are still within: what branches have parted comes together again where the branches end.
+// is recorded, and then the 32 lists are processed as a warp would: the lanes go on whose next instruction is the first
+// in the code. They are one request. Lanes that have left a loop are behind it in the code, and wait for those that are
+// still within: lanes that a branch has parted come together again where the branch ends.
 #include <map>
 
 namespace {
@@ -25,9 +25,9 @@ struct Event {                                           // of one lane
 struct Count {                                           // as counts.py reads it
     size_t line;                                         // of the instruction: its offset in the library
     int way, unused;
-    long long requests, parts, least, asked;             // parts: sectors, or wavefronts, of which `least` must be
-    long long most;                                      // parts of the request that has most, of the first block
-    int warp, size, block[3], unused2;                   // whose it is, and the bytes of an access
+    long long requests, parts, least, asked;             // parts: sectors or wavefronts; least: those that must be
+    long long most;                                      // the most parts of one request, of the first such block
+    int warp, size, block[3], unused2;                   // its warp and block, and the bytes of an access
     uintptr_t at[WARP];                                  // and the addresses of its lanes, or 0
 };
 
@@ -36,7 +36,7 @@ constexpr size_t MOST_EVENTS = 1 << 23;                  // kept at once: 200 MB
 Rules rules;
 bool counting, too_many;
 size_t kept;
-std::vector<Event> events[WARP];                         // since the lanes of the warp that runs last stood still
+std::vector<Event> events[WARP];                         // since the running warp's lanes last came to a stop
 std::map<std::pair<const void*, Way>, Count> counted;
 std::vector<Count> told;
 
@@ -50,7 +50,7 @@ void note(const void* from, const void* at, int size, Way way) {
     for (auto& each : events) std::vector<Event>().swap(each);
 }
 
-// unit: the most that one instruction moves, since bytes must start on a multiple of their number.
+// unit: the most that one instruction moves, since an access must start at a multiple of its own size.
 void note_access(const void* from, const void* at, int size, int unit, Way way) {
     for (int done = 0; counting && done < size; done += unit)
         note(from, (const unsigned char*)at + done, std::min(unit, size - done), way);
@@ -76,7 +76,7 @@ int wavefronts(const std::vector<Event>& lanes) {
     return *std::max_element(of_bank, of_bank + BANKS);
 }
 
-// Whether in a part of a warp all neighbours, or all lanes with their neighbours but one, read from the same place.
+// Whether in a part of a warp each lane reads the same place as lane ^ 1, or each the same place as lane ^ 2.
 bool in_pairs(const std::vector<Event>& of_lane, int first, int lanes) {
     for (int step : {1, 2}) {
         bool same = true;
@@ -89,8 +89,8 @@ bool in_pairs(const std::vector<Event>& of_lane, int first, int lanes) {
     return false;
 }
 
-// Of shared memory: adds the wavefronts in which the lanes' accesses of so many bytes are done. One moves 128 bytes at
-// most: a warp's, of wider accesses those of a half or a quarter of it. Two of these are read as one where in pairs.
+// For shared memory: adds the wavefronts that the lanes' accesses of `bytes` bytes take. One moves 128 bytes at most: a
+// whole warp's, or, of wider accesses, a half or a quarter of it. Two such parts are read as one if they are in pairs.
 void add_wavefronts(const std::vector<Event>& of_lane, int bytes, bool reads, Count& count) {
     int part = WARP * WORD / bytes;
     for (int first = 0, lanes; first < WARP; first += lanes) {
@@ -105,7 +105,7 @@ void add_wavefronts(const std::vector<Event>& of_lane, int bytes, bool reads, Co
 }
 
 // Compute capability 1.3: half of a warp's accesses to global memory. Each transaction is of the segment of up to 128
-// bytes that the first lane's access lies in, with whatever others want of it, and is halved while one half is enough.
+// bytes that holds the first lane's access, with what other lanes want of it. It is halved while one half is enough.
 int sectors_of_half(std::vector<Event> lanes) {
     int found = 0;
     while (!lanes.empty()) {
@@ -121,7 +121,7 @@ int sectors_of_half(std::vector<Event> lanes) {
 }
 
 // Compute capability 1.x: half of a warp's accesses to shared memory. One step reads one word for all lanes that want
-// it, here the word that most want, and of each other bank for one lane. Of lanes that write the same word one does.
+// it, here the word that most want, and one of each other bank for one lane. If lanes write the same word, one does.
 int steps_of_half(const std::vector<Event>& lanes, bool reads) {
     int steps = 0;
     for (int part = 0; part < lanes[0].size; part += WORD) {
@@ -169,7 +169,7 @@ void request(const Event* const (&event)[WARP], Way way, int warp) {
             from = event[lane]->from;
             widest = std::max(widest, event[lane]->size);
         }
-    if (lanes.empty() || (way == BARRIER && warp)) return;                     // of a block's barriers those of one warp
+    if (lanes.empty() || (way == BARRIER && warp)) return;                     // only one warp's barriers are counted
     Count& count = counted.insert({{from, way}, {0, way}}).first->second;
     ++count.requests;
     for (const Event& each : lanes) count.asked += each.size;
@@ -188,7 +188,7 @@ void request(const Event* const (&event)[WARP], Way way, int warp) {
     for (int lane = 0; lane < WARP; ++lane) count.at[lane] = of_lane[lane].at;
 }
 
-// All lanes of a warp stand still.
+// Called when no lane of a warp can go on.
 void merge(int warp) {
     size_t next[WARP] = {};
     while (true) {
@@ -245,7 +245,7 @@ void watch_barrier(void* from) {
     note(from, nullptr, 0, BARRIER);
 }
 
-// count: -1 where the lanes of a warp do too much before they stand still.
+// count: -1 if the lanes of a warp do too much before they come to a stop.
 const Count* watch_counts(int* count) {
     told.clear();
     *count = -1;

@@ -1,4 +1,4 @@
-"""What a kernel's accesses to memory cost, by line: what counts.cpp counts, added up and written beside the source."""
+"""What a kernel's accesses to memory cost, by line: what counts.cpp counts, added up and written next to the source."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from . import HERE
 SECTOR = 32                                # bytes: what global memory moves at least
 LANES = 32
 WAYS = ("loads", "stores", "atomics", "shared_loads", "shared_stores", "shared_atomics", "barriers", "divergent",
-        "flop")                            # as in counts.cpp, where the last is of blocks that are entered
+        "flop")                            # as in counts.cpp; the last is of blocks that are entered
 NAMES = {"barriers": "barriers", "divergent": "divergent", "flop": "FLOP"}
 
 
 @dataclass(frozen=True)
 class Global:
     """Accesses to global memory. requests: of warps, one per instruction; sectors: of 32 bytes that they touch, each
-    counted once per request; asked: bytes that the lanes asked for, of whom several may ask for the same.
+    counted once per request; asked: bytes that the lanes asked for; several lanes may ask for the same bytes.
 
     >>> copy = Global(requests=1, sectors=4, asked=128)
     >>> copy.per_request, copy.moved
@@ -39,7 +39,7 @@ class Global:
 
     @property
     def per_request(self) -> float:
-        """Sectors per request: 4 where the lanes of a full warp read neighbouring floats."""
+        """Sectors per request: 4 if the lanes of a full warp read neighbouring floats."""
         return self.sectors / self.requests if self.requests else 0.0
 
     @property
@@ -53,8 +53,8 @@ class Global:
 
 @dataclass(frozen=True)
 class Shared:
-    """Accesses to shared memory. requests: of warps, one per instruction; wavefronts: turns that they take, in each of
-    which a bank gives one word; conflicts: those beyond what so many bytes take without any conflict.
+    """Accesses to shared memory. requests: of warps, one per instruction; wavefronts: the turns that they take (in
+    each, a bank gives one word); conflicts: wavefronts beyond those that the bytes take without any conflict.
 
     >>> Shared(requests=1, wavefronts=32, conflicts=31) + Shared(1, 1, 0)
     Shared(requests=2, wavefronts=33, conflicts=31)
@@ -98,7 +98,7 @@ class Counts:
 
 class Request(NamedTuple):
     """One request of a warp: which of WAYS, the warp's number in its block, the bytes of an access, the address that
-    each lane asks for, or 0 for none, how many sectors or wavefronts it is, and the names of what lies there."""
+    each lane accesses, or 0 for none, how many sectors or wavefronts it is, and the names of what is stored there."""
 
     way: str
     block: tuple[int, int, int]
@@ -110,8 +110,8 @@ class Request(NamedTuple):
 
 
 class LaunchConfiguration(NamedTuple):
-    """How a kernel was launched: threads of a block, its bytes of shared memory, those that the launch asked for and
-    those of arrays with a size of their own; the source with its includes, and the constants."""
+    """How a kernel was launched: threads of a block; its bytes of shared memory, those of the launch and those of
+    arrays with a size of their own; the source with its includes; and the constants."""
 
     threads: int = 1
     dynamic: int = 0
@@ -123,10 +123,10 @@ class LaunchConfiguration(NamedTuple):
 @dataclass(frozen=True)
 class Table:
     """The counts of a kernel's launches. lines: by the number of a line of its file; an access in a function of another
-    file counts where this file calls it. `print(table)` shows the source with the counts of each line beside it.
+    file counts where this file calls it. `print(table)` shows the source with the counts of each line next to it.
 
-    Of a launch whose warps do more than some hundred thousand steps per thread between two barriers there is no count:
-    `complete` is False, and `lines` lacks it. requests: of each line and way the one that costs most.
+    A launch is not counted if its warps do more than some hundred thousand steps per thread between two barriers:
+    `complete` is False, and `lines` lacks it. requests: for each line and way the one that costs most.
 
     >>> table = Table("k", "k.cu", "__global__ void k(float* y) {\\n    y[threadIdx.x] = 1;\\n}\\n", 1,
     ...               {2: Counts(stores=Global(1, 4, 128))})
@@ -169,7 +169,7 @@ class Table:
                 for number in sorted({*_extent(self.text, self.kernel), *self.lines})]
 
     def columns(self) -> Iterator[tuple[str, str, list[list[str]]]]:
-        """Of each of WAYS that was counted: it, its name, and columns: a head, each row's text, and the total's."""
+        """For each of WAYS that was counted: it, its name, and columns: a head, each row's text, and the total's."""
         rows = [*(counts for *_, counts in self.rows()), self.total]
         for way in (way for way in WAYS if _asked(getattr(self.total, way))):
             title = NAMES.get(way) or (way.replace("_", " ") if way in WAYS[3:6] else f"global {way}")
@@ -230,7 +230,7 @@ def _extent(text: str, kernel: str) -> range:
 
 # ---------------------------------------------------------------- what counts.cpp has counted
 def rules(arch: int) -> int:
-    """Of counting, as counts.cpp numbers them, by a compute capability (13 for 1.3): of halves of warps, or of warps.
+    """Rules of counting by a compute capability (13 for 1.3), as counts.cpp numbers them: by half warps or warps.
 
     >>> rules(13), rules(90)
     (2, 1)
@@ -256,7 +256,7 @@ class _Count(ctypes.Structure):
 
 
 class Counted(NamedTuple):
-    """Of the last launch of a library's kernel, by line of its file; line 0: where none is known."""
+    """Counts of the last launch of a library's kernel, by line of its file; line 0: if no line is known."""
 
     lines: dict[int, Counts]
     complete: bool
@@ -265,8 +265,8 @@ class Counted(NamedTuple):
 
 def counted(watch: ctypes.CDLL, library: Path, file: str, place: Callable[[int, int], str] = lambda at, size: "",
             ) -> Counted:
-    """place: names what lies at an address, of so many bytes. Not complete, and empty, where the lanes of a warp do too
-    much between two barriers for all of it to be kept."""
+    """place: takes an address and a number of bytes, and names what is stored there. The result is empty, and not
+    complete, if the lanes of a warp do too much between two barriers for all of it to be kept."""
     watch.watch_counts.restype = ctypes.POINTER(_Count)
     count = ctypes.c_int()
     start = watch.watch_counts(ctypes.byref(count))
@@ -291,13 +291,13 @@ def counted(watch: ctypes.CDLL, library: Path, file: str, place: Callable[[int, 
 
 @functools.lru_cache(64)
 def _arithmetic(tool: str | None, library: Path) -> dict[int, list[tuple[int, int]]]:
-    """Of each basic block of a library, by the offset that counts.cpp tells of it: where its instructions of floating
-    point are, and their FLOP. g++ gives each number an instruction of its own. Empty where binutils are not installed.
-    """
+    """For each basic block of a library, by the offset that counts.cpp gives for it: where its floating-point
+    instructions are, and their FLOP. g++ gives each number an instruction of its own. Empty if binutils are not
+    installed."""
     done = tool and subprocess.run([tool, "-d", "--no-show-raw-insn", str(library)], capture_output=True, text=True,
                                    check=False)
     found: dict[int, list[tuple[int, int]]] = {}
-    block: list[tuple[int, int]] = []      # before the first one of a function nothing counts
+    block: list[tuple[int, int]] = []      # instructions before the first block of a function do not count
     for line in done.stdout.splitlines() if done else ():
         at, _, instruction = line.partition(":\t")
         if "<__sanitizer_cov_trace_pc@plt>" in instruction:
@@ -312,7 +312,7 @@ def _arithmetic(tool: str | None, library: Path) -> dict[int, list[tuple[int, in
 def frames(library: Path, offsets: Iterable[int]) -> dict[int, list[tuple[str, int]]]:
     """Where in the sources instructions of a library come from: (file, line), then where that was called from.
 
-    Lines of the emulator's own headers are left out. Empty where binutils are not installed.
+    Lines of the emulator's own headers are left out. Empty if binutils are not installed.
     """
     tool, order = shutil.which("addr2line"), tuple(sorted({*offsets} - {0}))
     return _frames(tool, library, order) if tool and order else {}

@@ -1,7 +1,7 @@
 // What a kernel's source finds in the emulator in place of CUDA's own names. See scheduler.cpp, which runs the threads.
 //
-// Where common.cuh and mma.cuh hold instructions of the GPU, the loader takes their functions out, and these stand in:
-// Pack and start_copy look at the alignment that vector accesses need, and copies arrive when they are awaited.
+// The loader takes out the functions of common.cuh and mma.cuh that hold instructions of the GPU. Those here replace
+// them: Pack and start_copy check the alignment that vector accesses need, and copies arrive when they are awaited.
 #include <cstddef>
 #undef _GLIBCXX_USE_STD_SPEC_FUNCS                       // or <cmath> brings 1,900 lines that no kernel needs
 #include <cmath>
@@ -91,13 +91,13 @@ template <class T> static inline T __shfl_xor_sync(unsigned mask, T value, int s
 
 #include "names.h"
 
-// Everything below has internal linkage: what a kernel does not need is not compiled, and its shared arrays lie in one
+// Everything below has internal linkage: what a kernel does not need is not compiled, and its shared arrays are in one
 // section. The loader closes the namespace.
 namespace {
 using std::exp, std::fmax, std::log, std::tanh;
 
-// Copied as the GPU does, by accesses of up to 16 bytes that must be aligned; an object of a thread's own may lie
-// anywhere. NaN where it was never written.
+// Copied as the GPU does, by accesses of up to 16 bytes that must be aligned; an object of a thread's own may be
+// anywhere. Zeros at first.
 template <int V> struct Pack {
     REAL v[V];
 
@@ -156,7 +156,7 @@ double operand(unsigned bits, int which) {
     return __uint_as_float(bits);
 }
 
-// mma.sync: exact products of 8, of bf16 16, added once in double. Tensor cores drop bits that are not zero in operands.
+// mma.sync: exact products of 8, of bf16 16, added once in double. Tensor cores drop bits that are not 0 in operands.
 void mma(float* c, const unsigned* a, const unsigned* b) {
     struct Fragment { unsigned a[4], b[2]; } mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, of;
     static_assert(sizeof mine <= EXCHANGED, "a lane's operands are exchanged at once");
@@ -178,7 +178,7 @@ void mma(float* c, const unsigned* a, const unsigned* b) {
     }
 }
 
-// ldmatrix.x4.trans: four blocks of 8 rows of 16 bytes, whose addresses 8 lanes each give.
+// ldmatrix.x4.trans: four blocks of 8 rows of 16 bytes; 8 lanes give the addresses of each.
 void load_transposed(unsigned (&a)[4], const void* row) {
     see_aligned(row, 16, "a row of ldmatrix is read");
     unsigned char line[16];
@@ -192,7 +192,7 @@ void load_transposed(unsigned (&a)[4], const void* row) {
     }
 }
 
-// wgmma with A in registers, at once: B lies in blocks of 8 columns by 16 bytes, or of 8 rows by 16 bytes.
+// wgmma with A in registers, at once: B is stored in blocks of 8 columns by 16 bytes, or of 8 rows by 16 bytes.
 template <int transposed, int SIZE> void wgmma_rows(float (&c)[SIZE], const unsigned (&a)[4], unsigned long long b) {
     const unsigned char* lanes = exchange(a, sizeof a);
     auto bytes = [=](int from) { return (size_t)(b >> from & 0x3fff) * 16; };
@@ -224,7 +224,7 @@ template <int transposed, int SIZE> void wgmma_rows(float (&c)[SIZE], const unsi
     }
 }
 
-// wgmma of tf32, at once: a warp's 16 rows, and columns that lie in shared memory where b says.
+// wgmma of tf32, at once: a warp's 16 rows, and the columns in shared memory to which b points.
 template <int SIZE> void wgmma(float (&c)[SIZE], const unsigned (&a)[4], unsigned long long b) {
     const unsigned char* lanes = exchange(a, sizeof a);
     auto bytes = [=](int from) { return (size_t)(b >> from & 0x3fff) * 16; };
@@ -271,14 +271,14 @@ void wgmma_both(float (&c)[SIZE], unsigned long long a, unsigned long long b) {
     }
 }
 
-// Copies of boxes (tma.cuh), at once. A map is the array's address, the bytes of a number, how many axes, their sizes, and
-// those of a box, the last axis first; and whether float32 becomes tf32 on the way into shared memory.
+// Copies of boxes (tma.cuh), at once. A map is the array's address, the bytes of a number, the number of axes, their
+// sizes, and those of a box, the last axis first; and whether float32 becomes tf32 on the way into shared memory.
 void start_barrier(void* barrier, int arrivals) { start_phases(barrier, arrivals); }
 void expect_bytes(void* barrier, int bytes) { expect_in_phase(barrier, 1, bytes); }
 void arrive(void* barrier) { expect_in_phase(barrier, 1, 0); }
 void await(void* barrier, int parity) { await_phase(barrier, parity); }
 
-// each(where a number lies in shared memory, and in the array or null, its bytes), of all in a box; returns their bytes.
+// each(where a number is in shared memory, and in the array or null, its bytes), of all in a box; returns their bytes.
 template <class Map, class Each>
 int each_of_box(const void* shared, const Map* map, std::initializer_list<int> first, Each each) {
     const unsigned long long *words = map->words, *sizes = words + 3, *box = sizes + 5;

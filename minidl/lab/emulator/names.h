@@ -1,4 +1,4 @@
-// More of CUDA's names, most of which only kernels of users ask for: atomics, fences, votes, vectors, mathematics.
+// More of CUDA's names, most of which only kernels of users need: atomics, fences, votes, vectors, mathematics.
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,10 +1,10 @@
 """minidl's own CUDA kernels without a GPU, launched by the backend's launchers on NumPy arrays; and what they cost.
 
 `count("conv2d_tiled_y", [(4, 6, 28, 28), (16, 6, 5, 5)])` gives the counts of a kernel, `counting()` those of all that
-are launched within it. `Emulator(folder).running()` is a context in which `minidl.ops.cuda` computes on `Memory`, which
-`cupy.asarray` makes there, and which has the few things of a CuPy array that launchers and tests ask for. launch.Kernel
-is the real one, but for the driver's launch call: here it runs the grid (scheduler.cpp), and raises AssertionError for
-what a GPU would not survive and for bytes that are written outside of an array. CuPy need not be installed.
+are launched within it. `Emulator(folder).running()` is a context in which `minidl.ops.cuda` computes on `Memory`.
+`cupy.asarray` makes it there, and it has the few things of a CuPy array that launchers and tests use. launch.Kernel is
+the real one, except for the driver's launch call: here that runs the grid (scheduler.cpp), and raises AssertionError
+for what a GPU would not survive and for bytes that are written outside of an array. CuPy need not be installed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from ...ops.cuda import launch
 from ...ops.cuda.conv import ALGORITHMS, layouts, refusal
 from ...ops.cuda.launch import poison, tensor_maps
 
-# What the GPU has and a CPU has not, of an H200.
+# What a GPU has and a CPU has not: the values of an H200.
 FACTS = {"multiprocessors": 132, "compute_capability": 90, "most_shared": 232448, "cache_bytes": 50 << 20}
 
 
@@ -77,7 +77,7 @@ class Function:
 
 
 class Module:
-    """In place of CuPy's RawModule; each of its kernels is compiled alone, when it is asked for."""
+    """In place of CuPy's RawModule; each of its kernels is compiled alone, when it is needed."""
 
     def __init__(self, emulator: Emulator, file: str, text: str, constants: tuple[launch.Constant, ...]):
         self._emulator, self._file, self._text, self._constants = emulator, file, text, constants
@@ -103,7 +103,7 @@ class Module:
 
 
 class Emulator(Compiler):
-    """What is compiled lies in a folder, once for all contexts."""
+    """Compiled libraries are kept in a folder, once for all contexts."""
 
     multiprocessors = 4                    # few, so that blocks take several turns
 
@@ -113,7 +113,7 @@ class Emulator(Compiler):
         self.launched: set[str] = set()    # names of kernels
 
     def compiled(self, text: str, constants: tuple[launch.Constant, ...]) -> ctypes.CDLL:
-        """A translated source, with the constants that its launcher asks for."""
+        """A translated source, compiled with its launcher's constants."""
         return self.kernel(text, *(option for option in launch.options(constants) if option.startswith("-D")))
 
     def _launch(self, function: Function, *numbers: int) -> None:
@@ -132,7 +132,7 @@ class Emulator(Compiler):
 
     @contextlib.contextmanager
     def running(self, old: str = "", new: str = "") -> Iterator[Emulator]:
-        """With `old`, sources have `new` in its place, wherever it stands."""
+        """With `old`, sources have `new` in place of every `old`."""
         changed = not old
         stream = types.SimpleNamespace(ptr=0, is_capturing=lambda: False, synchronize=lambda: None)
 
@@ -184,7 +184,7 @@ class Emulator(Compiler):
 
 
 def forget() -> None:
-    """Whatever launchers remember, plans and kernels, is of this device or of that."""
+    """Clear what launchers remember, plans and kernels: it is of one device alone."""
     for found in pkgutil.walk_packages(cuda.__path__, f"{cuda.__name__}."):
         for value in vars(importlib.import_module(found.name)).values():
             if hasattr(value, "cache_clear"):
@@ -193,7 +193,7 @@ def forget() -> None:
 
 # ---------------------------------------------------------------- what their accesses cost
 class Counter(Emulator):
-    """Whose kernels are counted: `tables`, by kernel, of all its launches."""
+    """An Emulator whose kernels are counted: `tables` has the counts of all launches, by kernel."""
 
     def __init__(self, folder: Path, multiprocessors: int, arch: int):
         super().__init__(folder)
@@ -247,7 +247,7 @@ def there(array: np.ndarray, requires_grad: bool = False) -> Tensor:
 
 # ---------------------------------------------------------------- one kernel, by its name and the shapes of its inputs
 class Options(NamedTuple):
-    """What launches take beside arrays."""
+    """What launches take in addition to arrays."""
 
     stride: int = 1
     padding: int = 0
@@ -279,7 +279,7 @@ def _convolve(kernel: str, options: Options, x: np.ndarray, w: np.ndarray) -> No
 
 
 def _op(call: Callable[..., Tensor]) -> Callable[..., None]:
-    """An op, and its gradients where the kernel is of these."""
+    """An op, and its gradients if the kernel is one of a gradient."""
     def run(kernel: str, options: Options, *arrays: np.ndarray) -> None:
         y = call(options, *(there(array, requires_grad=True) for array in arrays))
         if "_grad" in kernel:
@@ -338,9 +338,9 @@ def count(kernel: str, shapes: Sequence[tuple[int, ...]], dtype: DTypeLike = "fl
           padding: int = 0, window: int = 2, layout: str = "NCHW", arch: int = 0) -> Table:
     """What the accesses of one of minidl's kernels cost, launched by its own launcher on random numbers.
 
-    shapes: of its inputs, such as x (n,c,h,w) and w (m,c,kh,kw) of a convolution; stride and padding are its; window:
-    of a pooling, whose stride is the window's size unless it is given; layout: of a convolution's arrays, NCHW, NHWC or
-    CHWN, whose shapes are given as for NCHW; arch: as `Kernel.run` takes it.
+    shapes: of its inputs, such as x (n,c,h,w) and w (m,c,kh,kw) of a convolution. stride, padding: of the kernel.
+    window: of a pooling; its stride is the window's size unless it is given. layout: of a convolution's arrays, NCHW,
+    NHWC or CHWN, whose shapes are given as for NCHW. arch: as `Kernel.run` takes it.
 
     Raises ValueError for a kernel that is not known, or that these shapes do not launch, and RuntimeError without a
     C++ compiler.

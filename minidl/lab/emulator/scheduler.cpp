@@ -22,7 +22,7 @@ constexpr int MOST_THREADS = 1024, WARP = 32, EXCHANGED = 32, BARRIERS = 16;
 constexpr size_t STACK = 1 << 18, MOST_SHARED = 232448, EDGE = 1 << 14;
 enum State : char { READY, AT_WARP, AT_BLOCK, AT_BARRIER, AT_PHASE, DONE };
 
-// A barrier in shared memory whose phases end when all have arrived, and all bytes.
+// A barrier in shared memory. A phase ends when all threads and all bytes have arrived.
 struct Phases { uint8_t arrivals, missing; uint16_t phase; int32_t bytes; };
 
 struct Copy { void* to; const void* from; size_t size; bool valid; };
@@ -32,8 +32,8 @@ struct Thread {
     State state;
     int barrier;                                         // at which it waits
     unsigned with;                                       // lanes of its warp that it waits for, and last waited for
-    void* barrier_at;                                    // its last __syncthreads(), where watch.cpp is told of it
-    long long steps;                                     // basic blocks that it entered, where watch.cpp counts them
+    void* barrier_at;                                    // its last __syncthreads(), if watch.cpp is told of it
+    long long steps;                                     // basic blocks that it entered, if watch.cpp counts them
     std::vector<std::vector<Copy>> copies;               // groups that are under way; the last one is open
 };
 
@@ -43,16 +43,16 @@ alignas(1024) unsigned char store[EDGE + MOST_SHARED + EDGE];
 alignas(16) unsigned char offered[MOST_THREADS][EXCHANGED], exchanged[MOST_THREADS][EXCHANGED];
 ucontext_t scheduler;
 int current, arrived[BARRIERS];                          // the thread that runs; how many came to a numbered barrier
-int block_turn, warp_turns[MOST_THREADS / WARP];         // raised by each barrier: what is apart in them is in order
+int block_turn, warp_turns[MOST_THREADS / WARP];         // raised by barriers: accesses of different turns are in order
 void (*body)(void**);
 void** given;
-void (*missed)(int waits, int ended);                    // if set, called where a barrier waits for an ended thread
+void (*missed)(int waits, int ended);                    // if set, called when a barrier waits for an ended thread
 void (*stood_still)(int warp);                           // if set, called whenever no thread of a warp can go on
 char message[256];
 volatile bool running;                                   // a thread, not the scheduler
 bool quiet;                                              // what a kernel prints is left out
 volatile sig_atomic_t interrupted;                       // by Ctrl-C, while a grid runs
-struct sigaction before;                                 // what is done then else
+struct sigaction before;                                 // the action that was set before
 
 void interrupt(int number) {
     interrupted = 1;
@@ -77,7 +77,7 @@ void warp_barrier(unsigned mask) {
     wait(AT_WARP);
 }
 
-// Numbered barriers are for so many threads, of whom some only arrive.
+// Numbered barriers are for `count` threads; some of them only arrive.
 void arrive_at_barrier(int number, int count) {
     if (++arrived[number] < count) return;
     arrived[number] = 0;
@@ -190,7 +190,7 @@ void start(int number) {
     makecontext(&thread.context, enter, 0);
 }
 
-// Lets those lanes of a warp go on that wait for each other, the same lanes each; what they offered is exchanged.
+// Lets those lanes of a warp go on that wait for each other, all for the same lanes; what they offered is exchanged.
 void release(const std::vector<int>& warp) {
     unsigned here = 0;
     for (int i : warp) here |= 1u << i % WARP;
@@ -288,8 +288,8 @@ const char* run_blocks(const int* sizes, unsigned char* shared, unsigned char* s
 }
 }  // namespace
 
-// sizes: of the grid (3), of a block (3), bytes of dynamic shared memory, and a seed for
-// the order of threads. shared to shared_end: the kernel's own shared arrays. Empty where all went well.
+// sizes: of the grid (3), of a block (3), bytes of dynamic shared memory, and a seed for the order of threads. shared
+// to shared_end: the kernel's own shared arrays. The result is empty if all went well.
 extern "C" const char* run_grid(const int* sizes, unsigned char* shared, unsigned char* shared_end,
                                 void (*thread)(void**), void** arguments) {
     body = thread;

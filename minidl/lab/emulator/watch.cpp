@@ -2,12 +2,12 @@
 // __tsan_* before it. No library of a sanitizer is linked: these here take its place.
 //
 // An access outside of all arrays ends its thread. Two accesses are a race if different threads make them to the same
-// number, one of them writes, not both are atomic, and no barrier lies between. Blocks run one after the other here but
-// at the same time on a GPU: between them only a __threadfence() and an atomic of the first, and then an atomic of the
-// second, make an order.
+// number, one of them writes, not both are atomic, and no barrier is between them. Blocks run one after the other here
+// but at the same time on a GPU. Only a __threadfence() and an atomic of the first, and then an atomic of the second,
+// put them in order.
 //
-// It also tells counts.cpp of each access; or that alone, of minidl's own kernels, whose arrays nobody names. A thread
-// that takes too many steps ends, and with it all others; so does all at Ctrl-C. One that divides an integer by 0 ends.
+// It also tells counts.cpp of each access; for minidl's own kernels, whose arrays no caller names, it does only that. A
+// thread that takes too many steps ends, with all others; so do all at Ctrl-C. One that divides an integer by 0 ends.
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
@@ -43,11 +43,11 @@ struct Finding {                                         // as watch.py reads it
 Finding findings[MOST_FINDINGS];
 int found, block;
 std::vector<Region> regions;
-std::vector<Place> blocks;                               // where each lies in the grid
+std::vector<Place> blocks;                               // the place of each in the grid
 std::vector<char> fenced, released;                      // of each block: it made a fence; and after it an atomic
 bool acquired;                                           // this block made an atomic
 bool finding;                                            // faults are looked for
-bool ends;                                               // each thread at its next step
+bool ends;                                               // each thread ends at its next step
 long long most_steps;                                    // of one thread, in basic blocks
 
 size_t offset(void* instruction) {
@@ -98,8 +98,8 @@ char* interrupted_at(void* context) {
 #endif
 }
 
-// Once per second of processor time. The compiler tells of no step of an empty loop: a thread of which nothing was seen
-// is in one. What it interrupts is the kernel's code, or a function that it calls, so that the scheduler can go on.
+// Once per second of processor time. The compiler reports no step of an empty loop: a thread of which nothing was seen
+// is in one. This interrupts the kernel's code, or a function that it calls, so that the scheduler can go on.
 void tick(int number, siginfo_t*, void* context) {
     if (!pthread_equal(pthread_self(), runner)) {        // another thread of the process got it
         pthread_kill(runner, number);
@@ -112,7 +112,7 @@ void tick(int number, siginfo_t*, void* context) {
     end_all(interrupted_at(context) + 1);
 }
 
-// An integer divided by 0, of which a processor tells by a signal (x86); a GPU goes on with a number without meaning.
+// An integer divided by 0: a processor reports it by a signal (x86); a GPU goes on with a number without meaning.
 void divided(int number, siginfo_t*, void* context) {
     if (!running || !pthread_equal(pthread_self(), runner)) {          // not a kernel's: as if this were not here
         sigaction(number, &divided_before, nullptr);
@@ -218,10 +218,10 @@ void miss(int waits, int ended) {
     report(MISSED, nullptr, 0, false, {threads[waits].barrier_at, waits, block}, false, {nullptr, ended, block});
 }
 
-// The unit of a struct, of which nothing says that it lies on a multiple of its size: numbers of four bytes.
+// The unit of a struct, which need not start at a multiple of its size: numbers of four bytes, or bytes.
 int apart(size_t size) { return size % WORD ? 1 : WORD; }
 
-// The parts of a library in memory, if this is the one that has an address.
+// The parts of a library in memory, if it is the one that contains an address.
 int add_image(dl_phdr_info* info, size_t, void* within) {
     auto each = [=](auto act) {
         for (int i = 0; i < info->dlpi_phnum; ++i)
@@ -238,8 +238,8 @@ int add_image(dl_phdr_info* info, size_t, void* within) {
 }  // namespace
 
 extern "C" {
-// A launch: all is forgotten, then each array is named, if faults are to be found, then `watch_launch` names what the
-// kernel itself has. After it all but the counts is forgotten again by `watch_end`.
+// A launch: all is forgotten, then each array is named if faults are to be found, then `watch_launch` names what the
+// kernel itself has. After the launch `watch_end` forgets all but the counts again.
 void watch_end() {
     found = 0;
     acquired = ends = false;
@@ -261,7 +261,7 @@ void watch_array(const unsigned char* start, size_t size, int unit, int set, int
     add(start, start + size, constant ? CONSTANT : ARRAY, unit, set);
 }
 
-// Its own shared arrays lie between two guards; kernel: any address in its library.
+// Its own shared arrays are between two guards; kernel: any address in its library.
 void watch_launch(const unsigned char* shared, const unsigned char* shared_end, int dynamic, void* kernel) {
     runner = pthread_self();
     set_ticks(1);

@@ -45,7 +45,7 @@ class Parameter:
 @dataclass(frozen=True)
 class Symbol:
     """Memory that a file itself declares: __constant__ F[...], or __device__. start: what it holds before any launch.
-    given: whether its declaration says its values, and those of __device__ memory are zeros otherwise."""
+    given: whether its declaration gives its values; those of __device__ memory are zeros otherwise."""
 
     name: str
     dtype: np.dtype
@@ -55,7 +55,7 @@ class Symbol:
     start: bytes
 
     def fill(self, given: object) -> None:
-        """Set it to what it holds at first, but for what is given, from its first byte on."""
+        """Set its first bytes to what is given, and the rest to what it holds at first."""
         array = np.asarray(given)
         data = b"" if given is None else array.tobytes()
         if given is not None and (array.dtype != self.dtype or len(data) > len(self.start)):
@@ -66,7 +66,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Run:
-    """The arrays of a kernel after its launch, by parameter, what was wrong, what its accesses cost by line, and notes
+    """The arrays of a kernel after its launch, by parameter; what was wrong; what its accesses cost, by line; and notes
     that are not faults.
 
     No faults: `faults` is empty. arrays: also its __device__ symbols.
@@ -90,9 +90,9 @@ class _Finding(ctypes.Structure):
 class Kernel:
     """A `__global__ void name(...)` of a .cu file, compiled for the CPU with constants that become -D.
 
-    The file may include others that lie beside it, and minidl's own, "include/common.cuh"; host code is left out.
-    Without a name the file's only kernel is meant. Raises ValueError for a name or a type of parameter that is not
-    known, RuntimeError for a source that does not compile and where there is no compiler.
+    The file may include others of its folder, and minidl's own, "include/common.cuh"; host code is left out. Without a
+    name the file's only kernel is meant. Raises ValueError for an unknown name, or type of a parameter, RuntimeError
+    for a source that does not compile and if there is no compiler.
     """
 
     def __init__(self, file: str | os.PathLike[str], name: str | None = None,
@@ -125,7 +125,7 @@ class Kernel:
     def _compiled(self, read: source.Source, constants: list[str]) -> ctypes.CDLL:
         """Compiled so that each access is looked at, and linked with what looks."""
         text = "\n".join([*(f"#include <{header}>" for header in read.headers), translated(read.text, self.name)])
-        watch = watcher()                  # says what is missing where there is no compiler
+        watch = watcher()                  # says what is missing if there is no compiler
         try:
             self._path = watched(Path(self._folder.name), text, *constants)
         except subprocess.CalledProcessError as error:
@@ -154,11 +154,11 @@ class Kernel:
             orders: int = ORDERS, steps: int = STEPS, arch: int = 0) -> Run:
         """Launch it on copies of the arguments, once for each of some orders of threads.
 
-        grid, block: ints, or up to three of them. arguments: by parameter a number, an array, or for an array whose
-        values are not set its shape, or None for a null pointer; and by name what fills the file's __constant__ and
+        grid, block: ints, or up to three of them. arguments: by parameter a number, an array, the shape of an array
+        whose values are not set, or None for a null pointer; and by name the values of the file's __constant__ and
         __device__ memory. shared: bytes of dynamic shared memory. steps: of a thread, in basic blocks, after which it
         is said not to end. The results, and what is printed, are those of the first order. arch: a GPU's compute
-        capability, 90 for 9.0, by whose rules accesses are counted: those below 20 serve half of a warp at a time.
+        capability, 90 for 9.0; accesses are counted by its rules: those below 20 serve half of a warp at a time.
 
         Raises TypeError and ValueError for arguments that are not the kernel's, KeyboardInterrupt at Ctrl-C.
         """
@@ -227,7 +227,7 @@ class Kernel:
             known = symbol.given or filled is not None
             self._watch.watch_array(ctypes.c_void_p(symbol.address), ctypes.c_size_t(len(symbol.start)),
                                     symbol.dtype.itemsize, int(known), int(symbol.constant))
-        self._arrays = arrays              # until the counts name what lies in them
+        self._arrays = arrays              # until the counts name what is in them
         packed = (ctypes.c_void_p * len(values))(*(value.data for value in values))
         sys.stdout.flush()                 # before what the kernel prints
         message = self._library.run((ctypes.c_int * 8)(*grid, *block, shared, seed), packed)

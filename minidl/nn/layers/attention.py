@@ -14,14 +14,14 @@ from .basic import Linear, _flags, _positive
 
 
 class MultiheadAttention(Module):
-    """Each query's mean of the values, weighted by how well their keys fit it, by `num_heads` heads of embed_dim /
-    num_heads features, whose results are joined and mapped.
+    """For each query a mean of the values, weighted by how well their keys fit the query. There are `num_heads` heads
+    of embed_dim / num_heads features each; their results are joined and mapped.
 
-    query (l,n,embed_dim), key and value (s,n,embed_dim), or with batch_first (n,l,embed_dim) -> (result as the query,
-    weights (n,l,s), the mean over the heads; None without need_weights). dropout: of the weights, while training.
+    query (l,n,embed_dim), key and value (s,n,embed_dim), or with batch_first (n,l,embed_dim) -> (result, of the query's
+    shape, weights (n,l,s), the mean over the heads; None without need_weights). dropout: of the weights, in training.
 
-    Raises ValueError for an embed_dim that num_heads do not divide, and for shapes that do not fit; TypeError for masks
-    of integers.
+    Raises ValueError for an embed_dim that num_heads does not divide, and for shapes that do not fit; TypeError for
+    masks of integers.
 
     >>> y, weights = MultiheadAttention(4, 2, batch_first=True)(*[Tensor([[[1.0, 2.0, 3.0, 4.0]] * 3])] * 3)
     >>> y.shape, weights.shape
@@ -46,8 +46,8 @@ class MultiheadAttention(Module):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
                 need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
                 is_causal: bool = False) -> tuple[Tensor, Tensor | None]:
-        """key_padding_mask (n,s) and attn_mask, (l,s) or (n*num_heads,l,s): of bool, True where a query does not attend
-        to a key (`ops.scaled_dot_product_attention` has it the other way round), or added to the scores. is_causal says
+        """key_padding_mask (n,s) and attn_mask, (l,s) or (n*num_heads,l,s): bool, True where a query does not attend to
+        a key (the opposite of `ops.scaled_dot_product_attention`), or floating, added to the scores. is_causal says
         that attn_mask is the causal one. average_attn_weights=False: weights (n,num_heads,l,s)."""
         width, heads = self.out_proj.weight.shape[0], self.num_heads
         if {each.shape[-1:] for each in (query, key, value)} != {(width,)} or query.ndim != 3 or key.ndim != 3:

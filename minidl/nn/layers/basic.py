@@ -1,4 +1,4 @@
-"""Layers: Modules that compute with an op, and those one after the other."""
+"""Layers: Modules that compute with an op, and Sequential, which runs Modules one after the other."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..module import Module, require_module
 
 
 class Sequential(Module):
-    """Modules one after the other, named "0", "1", ... or by keyword; it can be changed as a list, and what is named by
-    its number is named by its new one then.
+    """Modules one after the other, named "0", "1", ... or by keyword. It can be changed like a list; a layer that is
+    named by its number then gets its new number.
 
     Raises TypeError for a layer that is not a Module; ValueError for a name with a dot or one that is taken.
 
@@ -47,7 +47,7 @@ class Sequential(Module):
             setattr(self, name, layer)
 
     def _edited(self, edit: Callable[[list[tuple[str | None, Module]]], object]) -> None:
-        """Change the list of (name, layer); without a name it is the number."""
+        """Change the list of (name, layer); a name of None becomes the layer's number."""
         layers: list[tuple[str | None, Module]] = [
             (None if name == str(i) else name, layer) for i, (name, layer) in enumerate(self._named_layers())]
         edit(layers)
@@ -65,7 +65,7 @@ class Sequential(Module):
         return len(self._named_layers())
 
     def __getitem__(self, i: SupportsIndex | slice) -> Any:
-        """A layer; of a slice a Sequential of these layers, under their names."""
+        """A layer; for a slice, a Sequential of these layers with their names."""
         return Sequential(**dict(self._named_layers()[i])) if isinstance(i, slice) else list(self)[i]
 
     def __setitem__(self, i: SupportsIndex, layer: Module) -> None:
@@ -80,21 +80,21 @@ class Sequential(Module):
         self._edited(lambda layers: layers.__delitem__(i))
 
     def append(self, layer: Module) -> Sequential:
-        """Add a layer behind the others; gives the Sequential."""
+        """Add a layer after the others; returns the Sequential."""
         return self.insert(len(self), layer)
 
     def extend(self, layers: Iterable[Module]) -> Sequential:
-        """Add several layers behind the others; gives the Sequential."""
+        """Add several layers after the others; returns the Sequential."""
         self._edited(lambda own: own.extend((None, layer) for layer in layers))
         return self
 
     def insert(self, i: int, layer: Module) -> Sequential:
-        """Add a layer before the i-th; gives the Sequential."""
+        """Add a layer before the i-th; returns the Sequential."""
         self._edited(lambda layers: layers.insert(i, (None, layer)))
         return self
 
     def pop(self, i: int = -1) -> Module:
-        """Take a layer out, and give it."""
+        """Remove a layer and return it."""
         layer = list(self)[i]
         del self[i]
         return layer
@@ -107,7 +107,7 @@ def _parameter(shape: tuple[int, ...], fan_in: int) -> Tensor:
 
 
 def _positive(name: str, **sizes: int) -> list[int]:
-    """The sizes as Python's ints, which NumPy's become. Raises ValueError for one that is not a size."""
+    """The sizes as Python ints; NumPy's are converted. Raises ValueError for one that is not a size."""
     found = {what: plain(size) for what, size in sizes.items()}
     for what, size in found.items():
         if not is_int(size, 1):
@@ -260,7 +260,7 @@ class MaxPool2d(_Pool2d, op=ops.max_pool2d, options=("kernel_size", "stride", "p
 
 
 class _Unit(OfOp):
-    """An activation that kernels of a user's may compute."""
+    """An activation that a user's own kernels may compute."""
 
     def __init__(self, *, algorithm: str = "auto"):
         super().__init__()

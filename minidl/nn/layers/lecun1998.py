@@ -29,7 +29,7 @@ class Subsample2d(Module):
     """The sum of each window times a weight per map, plus a bias per map: x (n,c,h,w) -> (n,c,oh,ow).
 
     weight and bias have shape (channels,) and start uniform in +-1/sqrt(kh*kw). Windows do not overlap. Put the
-    squashing function behind it. Raises ValueError for sizes below 1, and for an x of other channels.
+    squashing function after it. Raises ValueError for sizes below 1, and for an x with another number of channels.
 
     >>> layer = Subsample2d(1)
     >>> sum(p.size for p in layer.parameters()), layer(Tensor([[[[1.0, 2.0], [3.0, 4.0]]]])).shape
@@ -44,7 +44,7 @@ class Subsample2d(Module):
         self.weight, self.bias = _parameter((channels,), self.area), _parameter((channels,), self.area)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim != 4 or x.shape[1] != self.weight.size:      # one map's weight would serve any number
+        if x.ndim != 4 or x.shape[1] != self.weight.size:      # one map's weight would broadcast to any number
             raise ValueError(f"Subsample2d: x has shape {x.shape} but must be (n,{self.weight.size},h,w); build "
                              "the layer with x's channels")
         mean = ops.avg_pool2d(x, size=self.kernel_size)
@@ -59,8 +59,8 @@ class TableConv2d(Conv2d):
 
     table: for each map the channels that it reads; in_channels: how many there are. A connection that is not in the
     table has no weight: weight is (connections, 1, kh, kw), in the table's order, and bias (maps,). They start uniform
-    in +-1/sqrt(fan_in), each by what its map reads. Raises ValueError for a map that reads nothing, a channel that is
-    not there and one that is named twice; else as `Conv2d`.
+    in +-1/sqrt(fan_in), with the fan_in of each map. Raises ValueError for a map that reads nothing, a channel that
+    does not exist, and a channel that is named twice; other errors as `Conv2d`.
 
     >>> layer = TableConv2d(3, [(0, 1), (1, 2)], 5)
     >>> layer.weight.shape, layer(Tensor(np.zeros((1, 3, 5, 5), np.float32))).shape
@@ -77,7 +77,7 @@ class TableConv2d(Conv2d):
         super().__init__(1, sum(map(len, table)), kernel_size, stride, padding, bias=False, algorithm=algorithm)
         self.in_channels, self._table = in_channels, tuple(map(tuple, table))
         self.bias = _parameter((len(table),), math.prod(self.weight.shape[2:]))
-        fans = np.sqrt([len(channels) for channels in table])          # less than what was drawn for one channel each
+        fans = np.sqrt([len(channels) for channels in table])          # values were drawn for one channel each
         self.bias.data[...] /= fans
         self.weight.data[...] /= np.repeat(fans, list(map(len, table))).reshape(-1, 1, 1, 1)
         places = [m * in_channels + c for m, channels in enumerate(table) for c in channels]
@@ -85,7 +85,7 @@ class TableConv2d(Conv2d):
 
     @property
     def table(self) -> tuple[tuple[int, ...], ...]:
-        """The channels that each map reads; another table is another layer."""
+        """The channels that each map reads; another table needs another layer."""
         return self._table
 
     def filters(self) -> Tensor:
@@ -105,12 +105,12 @@ class TableConv2d(Conv2d):
 
 
 class RBF(Module):
-    """Less the squared distance of x (n,features) to each class's code: (n,classes), so that the nearest is largest.
+    """Minus the squared distance of x (n,features) to each class's code: (n,classes). So the nearest is largest.
 
-    The outputs are the log densities, but for a constant, of Gaussians of variance 1/2 around the codes, which are
-    fixed: a buffer (classes,features). j: the squared distance beyond which an input is rather none of the classes; in
-    `loss` the constant of the competing term. Raises ValueError for codes or x of another shape and a j that is not
-    positive.
+    The outputs are the log densities, up to a constant, of Gaussians of variance 1/2 around the codes. The codes are
+    fixed, in a buffer (classes,features). j: the squared distance beyond which an input is more likely none of the
+    classes; in `loss` it is the constant of the competing term. Raises ValueError for codes or x of another shape and a
+    j that is not positive.
 
     >>> layer = RBF([[1.0, 1.0], [-1.0, 1.0]], j=2.0)
     >>> outputs = layer(Tensor([[1.0, 0.5], [0.0, 9.0]])); outputs.tolist()
@@ -142,7 +142,7 @@ class RBF(Module):
 
     def loss(self, outputs: Tensor, labels: Tensor | np.ndarray | list[int]) -> Tensor:
         """The mean of y_label + log(e^-j + sum over i of e^-y_i), where y are the squared distances: equation 9 of
-        LeCun et al. 1998, which is the cross entropy of `or_none`. A label of `classes` stands for none of them."""
+        LeCun et al. 1998, which is the cross entropy of `or_none`. A label of `classes` means none of them."""
         return ops.cross_entropy(self.or_none(outputs), labels)
 
     def extra_repr(self) -> str:

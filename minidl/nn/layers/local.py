@@ -17,7 +17,7 @@ class LocallyConnected2d(Module):
     x (n,in_channels,h,w) -> (n,out_channels,oh,ow), where (h,w) is `size`. weight is (out_channels,
     in_channels*kh*kw,oh,ow), with the elements of a filter in the order of those of `Conv2d`, and bias
     (out_channels,oh,ow). They start uniform in +-1/sqrt(in_channels*kh*kw). With the same filter everywhere it is
-    `Conv2d`. Raises ValueError for what that would refuse, and for an x of another size.
+    `Conv2d`. Raises ValueError for what `Conv2d` would refuse, and for an x of another size.
 
     >>> layer = LocallyConnected2d(3, 4, (8, 8), 3)
     >>> layer.weight.shape, layer(Tensor(np.zeros((2, 3, 8, 8), np.float32))).shape

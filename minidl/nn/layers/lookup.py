@@ -1,4 +1,4 @@
-"""The layer of a table of rows that stand for numbers."""
+"""The layer that looks up rows of a table by their numbers."""
 
 from __future__ import annotations
 

@@ -67,14 +67,14 @@ class _BatchNorm(Module):
 class BatchNorm2d(_BatchNorm):
     """`ops.batch_norm` of images (n,c,h,w), with weight, bias, running_mean and running_var (num_features,).
 
-    In training it takes the batch's moments, and the running ones move by `momentum` of their way; in evaluation it
-    takes the running ones. These are buffers: saved and moved, and no optimizer's. affine=False leaves weight and bias
-    out, track_running_stats=False the running values: evaluation then takes the batch's, too. On several ranks the
-    batch is in training that of all ranks, as in one process; with across_ranks=False that of each alone, which spares
-    three sums between them.
+    In training it uses the batch's moments, and the running ones move towards them by the share `momentum`. In
+    evaluation it uses the running ones. These are buffers: saved and moved, but not trained. affine=False leaves out
+    weight and bias, track_running_stats=False the running values: evaluation then uses the batch's moments too. On
+    several ranks, training uses the batch of all ranks, as in one process. With across_ranks=False each rank uses its
+    own batch, which saves three sums between them.
 
-    Raises ValueError for num_features below 1, a negative eps, and a momentum beyond 0 to 1; and for images of another
-    number of channels.
+    Raises ValueError for num_features below 1, a negative eps, and a momentum outside of [0, 1]; and for images of
+    another number of channels.
 
     >>> sorted(BatchNorm2d(3).state_dict())
     ['bias', 'running_mean', 'running_var', 'weight']

@@ -14,7 +14,7 @@ from ...ops.create import zeros
 from ..module import Module
 from .basic import _flags, _parameter, _positive
 
-State = tuple[Tensor, ...]                 # the hidden state h, and of an LSTM what its cell holds, c
+State = tuple[Tensor, ...]                 # the hidden state h, and for an LSTM the cell state c
 Given = Tensor | State | None
 PARTS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
 
@@ -32,8 +32,8 @@ def _gru(gx: Tensor, gh: Tensor, h: Tensor) -> State:
 
 
 class Kind(NamedTuple):
-    """A kind of recurrence: its step of (W_ih x + b_ih, W_hh h + b_hh, state), how many gates there are in these, and
-    of how many Tensors the state is."""
+    """A kind of recurrence: its step of (W_ih x + b_ih, W_hh h + b_hh, state), how many gates these hold, and how many
+    Tensors the state has."""
 
     step: Callable[..., State]
     gates: int = 1
@@ -154,7 +154,7 @@ class _Layers(_Recurrent):
             self._add(end, below, self.bias)
 
     def _ends(self) -> list[str]:
-        """How the names of parameters end: of each layer, and of each direction."""
+        """How the names of parameters end, for each layer and direction."""
         ways = ("", "_reverse")[:1 + self.bidirectional]
         return [f"_l{layer}{way}" for layer in range(self.num_layers) for way in ways]
 
@@ -190,8 +190,8 @@ class _Layers(_Recurrent):
 
 
 class RNN(_Layers):
-    """Elman's net: h = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu. Inputs, options and results as of `LSTM`, of h
-    alone.
+    """Elman's net: h = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu. Inputs, options and results as for `LSTM`, but the
+    state is h alone.
 
     >>> y, h = RNN(3, 2)(Tensor([[[1.0, 2.0, 3.0]]])); y.shape, h.shape
     ((1, 1, 2), (1, 1, 2))
@@ -203,12 +203,12 @@ class RNN(_Layers):
 
 
 class LSTM(_Layers):
-    """Long short-term memory: c = sigmoid(f) c + sigmoid(i) tanh(g) and h = sigmoid(o) tanh(c), where i f g o, in this
-    order in the parameters, are W_ih x + b_ih + W_hh h + b_hh.
+    """Long short-term memory: c = sigmoid(f) c + sigmoid(i) tanh(g) and h = sigmoid(o) tanh(c), where i, f, g and o are
+    W_ih x + b_ih + W_hh h + b_hh, in this order in the parameters.
 
     x (l,n,input_size), or (n,l,input_size) with batch_first; a state (h, c), each (layers,n,hidden_size), by default 0
-    -> (the last layer's h of each step, (h, c) of each layer after its last step). dropout: of what each layer but the
-    last hands on, while training. bidirectional: each layer also reads from the end, with a state of its own, and both
+    -> (the last layer's h of each step, (h, c) of each layer after its last step). dropout: in training, of the output
+    of each layer but the last. bidirectional: each layer also reads from the end, with a state of its own, and both
     h are joined.
 
     >>> y, (h, c) = LSTM(3, 2, num_layers=2, batch_first=True)(Tensor([[[1.0, 2.0, 3.0]] * 5])); y.shape, h.shape
@@ -222,7 +222,7 @@ class LSTM(_Layers):
 
 class GRU(_Layers):
     """Gated recurrent units: h = (1 - z) n + z h, with the gates r and z and n = tanh(W_in x + b_in + r (W_hn h +
-    b_hn)), in this order in the parameters. Inputs, options and results as of `LSTM`, of h alone.
+    b_hn)), in this order in the parameters. Inputs, options and results as for `LSTM`, but the state is h alone.
 
     >>> y, h = GRU(3, 2)(Tensor([[[1.0, 2.0, 3.0]]])); y.shape, h.shape
     ((1, 1, 2), (1, 1, 2))

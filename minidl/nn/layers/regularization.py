@@ -8,7 +8,7 @@ from ..module import Module
 
 
 class Dropout(Module):
-    """`ops.dropout` while training, nothing in evaluation. Raises ValueError where p is not in [0, 1)."""
+    """`ops.dropout` while training, nothing in evaluation. Raises ValueError if p is not in [0, 1)."""
 
     _op = staticmethod(ops.dropout)
 

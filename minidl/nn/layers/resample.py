@@ -36,7 +36,7 @@ class Conv3d(Conv, op=ops.conv3d, axes=VOLUME):
 class ConvTranspose2d(Module):
     """`ops.conv_transpose2d` with weight (in_channels, out_channels, kh, kw) and bias (out_channels,).
 
-    Parameters start uniform in +-1/sqrt(out_channels*kh*kw), as PyTorch has it. Raises ValueError for sizes below 1.
+    Parameters start uniform in +-1/sqrt(out_channels*kh*kw), as in PyTorch. Raises ValueError for sizes below 1.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Pair, stride: Pair = 1, padding: Padding = 0,
@@ -62,7 +62,7 @@ class ConvTranspose2d(Module):
 
 
 class Upsample(OfOp, op=ops.interpolate, options=("size", "scale_factor")):
-    """`ops.interpolate` as a layer: each pixel several times."""
+    """`ops.interpolate` as a layer: it repeats each pixel several times."""
 
     def __init__(self, size: Pair | None = None, scale_factor: Pair | None = None, mode: str = "nearest"):
         super().__init__()
@@ -86,7 +86,7 @@ class PixelShuffle(OfOp, op=ops.pixel_shuffle, options=("upscale_factor",)):
 
 
 class AdaptiveAvgPool2d(OfOp, op=ops.adaptive_avg_pool2d, options=("output_size",)):
-    """`ops.adaptive_avg_pool2d` as a layer: output_size is an int or (oh, ow), of which None keeps x's.
+    """`ops.adaptive_avg_pool2d` as a layer: output_size is an int or (oh, ow); a None in it keeps x's size.
 
     >>> AdaptiveAvgPool2d(1)(Tensor([[[[1.0, 2.0, 6.0]]]])).item()
     3.0

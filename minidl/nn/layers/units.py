@@ -1,4 +1,4 @@
-"""Layers of the activations in minidl.ops.layers.units, softmax, and the layer that does nothing."""
+"""Layers of the activations in minidl.ops.layers.units, and softmax."""
 
 from __future__ import annotations
 

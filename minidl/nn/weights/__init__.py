@@ -3,8 +3,8 @@
 An array that the model has under several names (tied) is stored under the first; the attribute "ties" then maps the
 others to it. A file is data from a stranger: the model alone says which arrays there are and how large.
 
-common.py says what is asked of a format, files.py writes and reads arrays and attributes whatever the format, and each
-format has a file of its own.
+common.py says what a format must do, files.py writes and reads arrays and attributes of every format, and each format
+has a file of its own.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ Path_ = str | os.PathLike[str]
 
 WEIGHTS = Kind("minidl", 1, "model", "load", "minidl.save")
 
-MAX_CLASSES = 2**16                        # of what a file says of itself, as many are believed:
+MAX_CLASSES = 2**16                        # limits on what a file says of itself: classes,
 MAX_CLASS = 200                            # characters of a class's name
 MAX_CHANNELS = 2**10
 MAX_PADDING = 2**10
-MAX_OPTION = 2**31                         # of an option of the zoo's models; and characters
+MAX_OPTION = 2**31                         # the value of an option of the zoo's models; and its characters
 MAX_OPTION_CHARACTERS = 80
 MAX_ITEM = 2**24                           # numbers in an item that the model reads
 MAX_PLACE = 2**10                          # characters of a file's name, of a function's, of a digest
-MAX_BUILT = 2**30                          # bytes of parameters that a file may have built by itself,
-MAX_OF_CODE = 2**26                        # and, however small it is, by code that the caller names
+MAX_BUILT = 2**30                          # bytes of parameters that may be built from a file alone,
+MAX_OF_CODE = 2**26                        # and, however small the file is, by code that the caller names
 
 
 class Model(Protocol):
-    """What is asked of a model: these two methods, as nn.Module has them.
+    """What a model must have: these two methods, as nn.Module has them.
 
-    Attributes model_name, model_args and model_code (dicts), where there are any, say how to build it again.
+    Attributes model_name, model_args and model_code (dicts), if there are any, say how to build it again.
     """
 
     def state_dict(self) -> dict[str, np.ndarray]: ...
@@ -59,13 +59,13 @@ def save(model: Model, path: Path_, *, preprocessing: dict[str, Any] | None = No
          classes: Sequence[str] | None = None, columns: Sequence[str] | None = None, data: object = None) -> None:
     """Write a model's weights to a file, whole or not at all; an older file at `path` is replaced.
 
-    The path's ending says the format: .npz, .safetensors (extra `safetensors`), and HDF5 for all else. An ending of
-    others' files, as PyTorch's .pt, is refused.
+    The path's ending says the format: .npz, .safetensors (extra `safetensors`), and HDF5 for all else. An ending that
+    other programs use, such as PyTorch's .pt, is refused.
 
-    preprocessing: how images were made what the model takes, as `DataLoader.preprocessing` gives it: "mean" and "std"
-    per channel of pixels/255, and "padding", the zero pixels around. classes: the names of the model's outputs.
-    columns: those of its inputs, where it reads rows of a table. data: a `DataLoader` of what it was trained on, which
-    says all of these, and the shape of an item.
+    preprocessing: how images become the model's input, as `DataLoader.preprocessing` gives it: "mean" and "std" per
+    channel of pixels/255, and "padding", the zero pixels around. classes: the names of the model's outputs. columns:
+    the names of its inputs, if it reads rows of a table. data: a `DataLoader` of the training data, which gives all of
+    these, and the shape of an item.
 
     Equal weights give equal bytes. An older file's permissions stay. Raises OSError when the file cannot be written,
     TypeError or ValueError when a file cannot hold what the model has; an older file then stays as it was. Warns of
@@ -93,17 +93,17 @@ def load(model: Path_, *, code: str | Callable[..., Module] | None = None) -> Mo
 def load(model: Any, path: Path_ | None = None, *, code: str | Callable[..., Module] | None = None) -> Any:
     """Set a model's weights from a file that `save` wrote, and return the model.
 
-    load(path) builds the zoo's model that the file was saved from. One of more than 1 GiB is built before:
-    load(model, path); so may be any other. code: the function that the file's model was built by, or its place,
-    "my_net.py:build" or "package.module:build", as `zoo.find` takes it: it is called with the options of the file. What
-    the file itself names is never imported. A warning says that the code has changed since.
+    load(path) builds the zoo's model that the file was saved from. A model of more than 1 GiB must be built first:
+    load(model, path). Any other model may be built first too. code: the function that built the file's model, or its
+    place, "my_net.py:build" or "package.module:build", as `zoo.find` takes it. It is called with the options of the
+    file. Code that the file itself names is never imported. A warning says if the code has changed since.
 
     Names, shapes and dtypes must be exactly the model's and every checksum must agree; otherwise a ValueError lists
-    what is wrong, at most 20 entries, and the model is unchanged. Arrays that are tied in the model may be apart in the
-    file where they are equal, and the other way round.
+    what is wrong, at most 20 entries, and the model is unchanged. Arrays that are tied in the model may be separate in
+    the file if they are equal, and the other way round.
     A .safetensors file of another program, as PyTorch's users write it, has no checksums; counts of batches
-    (num_batches_tracked) in it are passed over. A file of Keras 3, net.weights.h5, is read into an nn.Sequential of the
-    same layers, and turned to our layouts.
+    (num_batches_tracked) in it are skipped. A file of Keras 3, net.weights.h5, is read into an nn.Sequential of the
+    same layers, and its arrays are converted to our layouts.
     Raises OSError when there is no file that can be read. Warns of weights that are NaN or infinite (RuntimeWarning).
 
     >>> import minidl, tempfile
@@ -134,9 +134,9 @@ def load(model: Any, path: Path_ | None = None, *, code: str | Callable[..., Mod
 
 
 def read_metadata(path: Path_) -> dict[str, Any]:
-    """What a file says of itself: format, format_version, minidl_version, model and model_args (a dict), and
-    preprocessing (a dict), classes and columns (lists of texts) as `save` was given them, input (the shape of an item
-    before it is padded) and code (a dict: file, name and sha256 of a model of the user's), else None.
+    """What a file says of itself: format, format_version, minidl_version, model and model_args (a dict). Also, or None
+    if the file lacks it: preprocessing (a dict), classes and columns (lists of texts) as `save` was given them, input
+    (the shape of an item before it is padded) and code (a dict: file, name and sha256 of a user's own model).
 
     It is what is needed to build the model that the file was saved from, and to give it images. Raises as `load` does.
 
@@ -266,7 +266,7 @@ def _attributes(model: Model, known: dict[str, object]) -> dict[str, str | int]:
 
 
 def _metadata(file: File) -> dict[str, Any]:
-    """The attributes, checked, those that hold JSON as what it says."""
+    """The attributes, checked; those that hold JSON are parsed."""
     if file.foreign:
         raise WeightsError("was written by another program and does not say which model it is of; build the model and "
                            "call minidl.load(model, path)")
@@ -309,8 +309,8 @@ def _from_keras(model: Model, path: Path_, own: Mapping[str, np.ndarray]) -> dic
 
 # ---------------------------------------------------------------------- the model of a file
 def _built(path: Path_, code: str | Callable[..., Module] | None) -> Module:
-    """The model that a file names, new: the zoo's, or that of the code which the caller names. A model of the zoo takes
-    no more bytes than the file has."""
+    """A new model as a file describes it: the zoo's, or that of the code which the caller names. A model of the zoo
+    takes no more bytes than the file has."""
     from ... import zoo  # the zoo is made of minidl's public names
     from .. import init
 
@@ -318,7 +318,7 @@ def _built(path: Path_, code: str | Callable[..., Module] | None) -> Module:
     own_way = "build its model and call minidl.load(model, path)"
     subject = f"load: '{path}' was saved from {shown(found['model'])}"
     if code is not None:
-        model, limit = zoo.find(code), max(2 * size, MAX_OF_CODE)      # it may make more than it keeps
+        model, limit = zoo.find(code), max(2 * size, MAX_OF_CODE)      # it may make more than the model keeps
         warn_of_change(path, found["code"], model.code)
     elif found["model"] in zoo.MODELS:
         model, limit = zoo.MODELS[found["model"]], size
@@ -326,7 +326,7 @@ def _built(path: Path_, code: str | Callable[..., Module] | None) -> Module:
         raise WeightsError(f"load: '{path}' was saved from {not_of_zoo(found)}; {'or ' * bool(found['code'])}{own_way}")
     for option, value in found["model_args"].items():
         kind = type(model.options[option].default) if option in model.options else None
-        own = model.code is not None and kind is not None and kind not in zoo.PLAIN    # no plain default, or none
+        own = model.code is not None and kind is not None and kind not in zoo.PLAIN    # default not plain, or missing
         if not (_is_option(value, lists=own, least=-MAX_OPTION * (model.code is not None))
                 and (own or type(value) is kind)):
             wanted = ", ".join(f"{each}={parameter.default!r}" for each, parameter in model.options.items())
@@ -358,7 +358,7 @@ def _is_option(value: object, lists: bool, least: int) -> bool:
 
 
 def warn_of_change(path: object, there: Mapping[str, str] | None, here: Mapping[str, str] | None) -> None:
-    """Warn where what was saved is of code, and the code is another now."""
+    """Warn if what was saved is from code, and that code is different now."""
     if there and there["sha256"] != (here or {}).get("sha256"):
         warnings.warn(f"'{path}' was saved from {shown(there['file'])}, sha256 {shown(there['sha256'][:12])}; "
                       f"{here['file'] if here else 'the net here'} has changed since, or is other code", UserWarning,

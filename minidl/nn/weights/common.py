@@ -1,4 +1,4 @@
-"""What all formats of files share: what may be stored, what is asked of a format, and how messages tell of a file."""
+"""What all formats of files share: what may be stored, what a format must do, and how messages describe a file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
 Entry = TypeVar("Entry")                 # what a format has in the place of an array
 
 TEXT = 2**20                               # the longest text among a file's attributes, in bytes
-MAX_NAMED = 20                             # of what is wrong, as many are named in a message,
-MAX_CHARACTERS = 3000                      # in as many characters,
-CUT = 80                                   # and as many of each text from the file
+MAX_NAMED = 20                             # at most this many errors are named in a message,
+MAX_CHARACTERS = 3000                      # in at most this many characters,
+CUT = 80                                   # and at most this many of each text from the file
 
 
 class WeightsError(ValueError):
@@ -31,7 +31,7 @@ class WeightsError(ValueError):
 
 
 class Kind(NamedTuple):
-    """A kind of file: its attributes "format" and "format_version", the group that holds its arrays, and whom
+    """A kind of file: its attributes "format" and "format_version", the group that holds its arrays, and what
     messages name as its reader and its writer."""
 
     format: str
@@ -42,22 +42,22 @@ class Kind(NamedTuple):
 
 
 def choose_another(kind: Kind) -> str:
-    """The way out that most refusals name."""
+    """The advice that most refusals give."""
     return f"choose a file that {kind.writer} wrote"
 
 
 def allowance(arrays: int) -> int:
-    """Bytes of all that a file of so many arrays may have beside their values, in the formats with one list of them."""
+    """The bytes that a file of `arrays` arrays may have besides their values, in formats with one list of arrays."""
     return 2**21 + arrays * 2**10
 
 
 def too_much(kind: Kind) -> str:
-    """What is said of a file that hides work."""
+    """The message about a file that hides work."""
     return f"has more beside its arrays than {kind.writer} writes; {choose_another(kind)}"
 
 
 class Meter(io.RawIOBase):
-    """A file of which a format may read so many bytes: it would take whatever length a file claims for anything."""
+    """A file of which a format may read at most `left` bytes: a format would believe any length that a file claims."""
 
     def __init__(self, raw: BinaryIO, left: int, verdict: str):
         self.raw, self.left, self.verdict = raw, left, verdict
@@ -90,16 +90,16 @@ class Meter(io.RawIOBase):
 
 
 class File(ABC, Generic[Entry]):
-    """An open file of arrays: what guards its reader, whatever the format. Its methods raise WeightsError, a sentence
-    without subject.
+    """An open file of arrays, with the checks that protect its reader in every format. Its methods raise WeightsError
+    with a sentence without subject.
 
-    A format is a subclass, which says what lies in the file (`listing`), what of it is a plain array of which shape and
-    dtype (`describe`), and reads one (`values`). Names and texts of the file are shown quoted and cut, and as many
-    entries are looked at as matter. sums: the checksums of arrays by their names; None where another program wrote the
-    file, which has arrays alone: then the checksum is that of the values themselves.
+    A format is a subclass. It lists what is in the file (`listing`), says which entries are plain arrays, of which
+    shape and dtype (`describe`), and reads an array (`values`). Names and texts of the file are shown quoted and cut,
+    and only as many entries are read as needed. sums: the checksums of arrays by their names; None if another program
+    wrote the file, which then has only arrays: the checksum is then that of the values themselves.
     """
 
-    most = MAX_NAMED                       # entries beside the arrays that are asked for, at which nothing more is read
+    most = MAX_NAMED                       # reading stops after this many entries that were not requested
 
     def __init__(self, attributes: Mapping[str, object], sums: Mapping[str, object] | None):
         self.attributes, self.sums, self.foreign = attributes, sums, sums is None
@@ -108,18 +108,18 @@ class File(ABC, Generic[Entry]):
     # ------------------------------------------------------------------ of a format
     @abstractmethod
     def listing(self, own: Mapping[str, np.ndarray]) -> Iterable[tuple[str, Entry]]:
-        """All that lies in the file: the names of arrays, or what else has a name, each with its entry."""
+        """All that is in the file: the names of arrays, or what else has a name, each with its entry."""
 
     @abstractmethod
     def describe(self, entry: Entry) -> str:
-        """An entry as `describe` has it, or in words what keeps it from being a plain array."""
+        """An entry as the function `describe` shows it, or in words why it is not a plain array."""
 
     @abstractmethod
     def values(self, entry: Entry, like: np.ndarray) -> np.ndarray:
-        """An entry's values: an array of the shape and dtype that `describe` told, and `like` has."""
+        """An entry's values: an array of the shape and dtype that `describe` gave and `like` has."""
 
     def checksum(self, name: str) -> str | int | None:
-        """The checksum that is noted for an array."""
+        """The checksum that the file has for an array."""
         return plain((self.sums or {}).get(name))
 
     # ------------------------------------------------------------------ of every file
@@ -128,13 +128,13 @@ class File(ABC, Generic[Entry]):
         return attribute in self.attributes
 
     def attribute(self, name: str) -> str | int | None:
-        """A text or whole number; None where there is none or anything else."""
+        """A text or whole number; None if it is missing or anything else."""
         return plain(self.attributes.get(name))
 
     def entries(self, own: Mapping[str, np.ndarray]) -> tuple[dict[str, str], bool]:
-        """All that lies in the file by the names of arrays, as `describe` has it.
+        """All that is in the file, by the names of arrays, as `describe` shows it.
 
-        It may stop at the 20th (`most`) that is not among `own`, which the second result then says with False.
+        It may stop at entry number `most` that is not in `own`. The second result is then False.
         """
         found: dict[str, str] = {}
         strange = 0
@@ -148,7 +148,7 @@ class File(ABC, Generic[Entry]):
         return found, True
 
     def read(self, name: str, like: np.ndarray) -> tuple[np.ndarray, str | int | None]:
-        """The values of an array of which `entries` told that it is as `like`, and its checksum."""
+        """The values of an array that `entries` described in the same way as `like`, and its checksum."""
         array = self.values(self.stored[name], like)
         return array, digest(array) if self.foreign else self.checksum(name)
 
@@ -171,14 +171,14 @@ def of_text(kind: Kind, text: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def plain(value: object) -> str | int | None:
-    """A value as it is where it is a text that may be, or a whole number."""
+    """The value if it is a text of allowed length or a whole number, else None."""
     if isinstance(value, str):
         return value if len(value) <= TEXT else None
     return value if type(value) is int else None
 
 
 def describe(shape: tuple[int, ...], dtype: str) -> str:
-    """All that must be equal of two arrays, as it is shown: "(6,1,5,5) float32"."""
+    """All that must be equal in two arrays, as messages show it: "(6,1,5,5) float32"."""
     return f"{str(shape).replace(' ', '')} {dtype}"
 
 
@@ -198,7 +198,7 @@ def cut(text: str) -> str:
 
 
 def listed(items: list[str], all_seen: bool = True) -> str:
-    """The first of the items that are wrong, and how many there are beside."""
+    """The first of the items that are wrong, and how many more there are."""
     told = items[:1]
     for item in items[1:MAX_NAMED]:
         if len("; ".join(told)) + len(item) > MAX_CHARACTERS:
@@ -210,12 +210,12 @@ def listed(items: list[str], all_seen: bool = True) -> str:
 
 
 def part(text: str) -> str:
-    """A name in a file as a part of an array's; quoted where it would read as two parts or two lines."""
+    """A name in a file as a part of an array's name; quoted if it would read as two parts or two lines."""
     return text if text and text.isprintable() and "." not in text else ascii(text)
 
 
 def quoted(name: str) -> str:
-    """A name from a file as it is shown: its parts between the dots, quoted where they need it."""
+    """A name from a file as it is shown: its parts between the dots, quoted if they need it."""
     return ".".join(map(part, name.split(".")))
 
 
@@ -223,5 +223,5 @@ def require_file(op: str, path: Path) -> None:
     """Refuse a path that is a folder, a device or a pipe."""
     if path.is_dir():
         raise IsADirectoryError(f"{op}: '{path}' is a folder but must be a file, such as '{path / 'weights.h5'}'")
-    if not path.is_file():  # to open a pipe could wait for ever, to replace a device would break the system
+    if not path.is_file():  # opening a pipe could wait for ever, replacing a device would break the system
         raise OSError(f"{op}: '{path}' is a device or pipe but must be an ordinary file; choose another path")

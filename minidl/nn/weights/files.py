@@ -1,8 +1,8 @@
-"""Named arrays and attributes in a file: written whole or not at all, and read by a schema that is known before.
+"""Named arrays and attributes in a file: written whole or not at all, and read by a schema that is known beforehand.
 
-A file is data from a stranger. Who reads it says which arrays there are and how large; whatever in the file is not
-exactly that, or is more than a plain array, is refused before a value of it is read. What a file says of itself is
-printed quoted and cut short.
+A file is data from a stranger. The reader says which arrays there are and how large they are. Whatever in the file is
+not exactly that, or is more than a plain array, is refused before any value of it is read. What a file says of itself
+is printed quoted and cut short.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 Path_ = str | os.PathLike[str]
 
 _TEMPORARY = re.compile(r"\.minidl-[0-9a-f]{16}\.tmp")
-_ABANDONED = 3600                          # seconds after which a temporary file is what a killed save left
+_ABANDONED = 3600                          # seconds after which a temporary file must be from a killed save
 
 
 def _format(path: Path_) -> Any:
@@ -39,13 +39,13 @@ def _format(path: Path_) -> Any:
     return {".npz": npz, ".safetensors": safetensors}.get(Path(path).suffix.lower(), hdf5)
 
 
-# Endings by which others know their files.
+# Endings that other programs use for their files.
 _OTHERS = {".pt": "PyTorch", ".pth": "PyTorch", ".onnx": "ONNX", ".keras": "Keras", ".pkl": "pickles", ".npy": "NumPy"}
-_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"         # how torch.save began before it wrote archives
+_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"         # how torch.save's files began before they were archives
 
 
 def require_own_ending(op: str, path: Path_) -> None:
-    """Refuse a name by which others would take a file for one of theirs."""
+    """Refuse a name that other programs would take for one of their own files."""
     if (others := _OTHERS.get(Path(path).suffix.lower())) is not None:
         raise ValueError(f"{op}: '{path}' has the ending of a file of {others} but would hold HDF5; choose .h5, .npz "
                          "or .safetensors, or write for ONNX by minidl.onnx.export(net, path, example), for PyTorch by "
@@ -54,7 +54,7 @@ def require_own_ending(op: str, path: Path_) -> None:
 
 # ---------------------------------------------------------------------- arrays by name
 def ties_of(state: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """The names whose array has an earlier name too, which is the value."""
+    """The names whose array also has an earlier name: {name: the first name}."""
     first = {id(array): name for name, array in reversed(list(state.items()))}
     return {name: first[id(array)] for name, array in state.items() if first[id(array)] != name}
 
@@ -79,7 +79,7 @@ def write(kind: Kind, op: str, path: Path_, state: Mapping[str, np.ndarray],
     """Write named arrays and attributes, whole or not at all; an older file at `path` is replaced.
 
     An array with several names (tied) is stored under the first. Equal contents give equal bytes. Raises TypeError or
-    ValueError for what a file cannot hold, OSError where it cannot be written; an older file then stays as it was.
+    ValueError for what a file cannot hold, OSError if it cannot be written; an older file then stays as it was.
     """
     require_storable(op, state)
     ties = ties_of(state)
@@ -93,7 +93,7 @@ def write(kind: Kind, op: str, path: Path_, state: Mapping[str, np.ndarray],
 
 
 def write_whole(op: str, path: Path_, content: bytes) -> None:
-    """Write bytes to a file, whole or not at all. Raises OSError where it cannot be; an older file stays as it was."""
+    """Write bytes to a file, whole or not at all. Raises OSError if that fails; an older file then stays as it was."""
     target = Path(os.path.realpath(path))  # a symbolic link stays, and the file it names is replaced
     if os.path.exists(target):
         require_file(op, target)
@@ -118,7 +118,7 @@ def replace(target: Path, content: bytes) -> None:
     _remove_abandoned(target.parent)
     temporary = target.with_name(f".minidl-{secrets.token_hex(8)}.tmp")
     try:
-        # Born with no more permissions than the old file has; without one, with what the umask leaves.
+        # Created with no more permissions than the old file has; without an old file, with what the umask leaves.
         with open(temporary, "xb", opener=functools.partial(os.open, mode=0o666 if mode is None else mode)) as file:
             if mode is not None and hasattr(os, "fchmod"):
                 os.fchmod(file.fileno(), mode)
@@ -131,7 +131,7 @@ def replace(target: Path, content: bytes) -> None:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove what saves that were killed have left, as far as that can be done."""
+    """Remove what killed saves have left, as far as possible."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with suppress(OSError):
@@ -141,7 +141,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make a folder's new entry last, where a folder can be opened."""
+    """Make a folder's new entry durable, if the system can open a folder."""
     if hasattr(os, "O_DIRECTORY"):
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -153,8 +153,8 @@ def sync_folder(path: Path) -> None:
 # ---------------------------------------------------------------------- reading
 @contextmanager
 def opened(kind: Kind, path: Path_, arrays: int = 0, form: ModuleType | None = None) -> Iterator[File]:
-    """The open file at `path`, of which no more is read than so many arrays need; a WeightsError from within is a
-    sentence about the file, which gets its subject. form: the format's module, by default as the path's ending says."""
+    """The open file at `path`. No more of it is read than `arrays` arrays need. A WeightsError from within gets the
+    file as the subject of its sentence. form: the format's module, by default that of the path's ending."""
     op = kind.reader
     if not os.path.exists(path):
         raise FileNotFoundError(f"{op}: '{path}' does not exist; check the path, or write it with {kind.writer}")
@@ -184,8 +184,8 @@ def read(kind: Kind, path: Path_, own: Mapping[str, np.ndarray], fits: str,
     """The arrays of a file by the names, shapes and dtypes of `own`, and what `look` made of its attributes.
 
     `fits` is what messages call the owner of `own`. Names, shapes and dtypes must be exactly `own`'s and every checksum
-    must agree; else a WeightsError lists what is wrong, at most 20 entries. Arrays that are tied in `own` may be apart
-    in the file where they are equal, and the other way round.
+    must agree; else a WeightsError lists what is wrong, at most 20 entries. Arrays that are tied in `own` may be
+    separate in the file if they are equal, and the other way round.
     """
     ties = ties_of(own)
     expected = {name: describe(array.shape, array.dtype.name) for name, array in own.items()}
@@ -221,7 +221,7 @@ def read(kind: Kind, path: Path_, own: Mapping[str, np.ndarray], fits: str,
 
 
 def values(file: File, like: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The arrays of a file that are as `like` has them, and in words what of them is damaged."""
+    """The arrays of a file that `like` has, and in words which of them are damaged."""
     state: dict[str, np.ndarray] = {}
     damaged = []
     for name, array in like.items():
@@ -244,7 +244,7 @@ def require_format(kind: Kind, file: File, version: str) -> None:
 
 
 def parsed(kind: Kind, file: File, name: str, must: str, good: Callable[[Any], bool]) -> Any:
-    """An attribute that holds JSON. Raises WeightsError where it is not `good`: it `must` have something else."""
+    """An attribute that holds JSON. Raises WeightsError if it is not `good`: `must` says what it must be."""
     text = file.attribute(name)
     try:
         value = json.loads(text)  # type: ignore[arg-type]  # what is not a text is a TypeError

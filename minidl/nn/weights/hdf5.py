@@ -1,6 +1,6 @@
 """Arrays in an HDF5 file: in the group "model", the dataset /model/c1/weight is the array "c1.weight".
 
-A plain file alone is read: links, virtual and external storage, filters and types of other kinds are refused before a
+Only a plain file is read: links, virtual and external storage, filters and types of other kinds are refused before a
 value is read. HDF5 is given no more bytes than such a file needs.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import h5py  # imported where a file is opened
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_OVERHEAD = 4 * 2**20                      # bytes that HDF5 may read beside values: for the root, and for each array
+_OVERHEAD = 4 * 2**20                      # bytes that HDF5 may read besides values: for the root, and for each array
 _OVERHEAD_PER_ARRAY = 2**13
 
 
@@ -39,7 +39,7 @@ def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, 
             dataset = group.create_dataset(name.replace(".", "/"), data=array, track_times=False,
                                            dtype=array.dtype.newbyteorder("<"))
             _put(dataset, "sha256", digest(array))
-    return written.getvalue()              # not getbuffer(): Python complains where an interrupt drops a view
+    return written.getvalue()              # not getbuffer(): Python complains if an interrupt drops a view
 
 
 def _put(owner: h5py.Group, name: str, value: str | int) -> None:
@@ -56,7 +56,7 @@ def _put(owner: h5py.Group, name: str, value: str | int) -> None:
 # ---------------------------------------------------------------------- reading
 @contextmanager
 def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
-    """An open file as HDF5, of which as much is read as so many arrays need."""
+    """An open file as HDF5. No more of it is read than `arrays` arrays need."""
     import h5py
 
     choose = choose_another(kind)
@@ -75,13 +75,13 @@ def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
 
 
 def overhead(arrays: int) -> int:
-    """How many bytes HDF5 may read beside the values of so many arrays."""
+    """How many bytes HDF5 may read besides the values of `arrays` arrays."""
     return _OVERHEAD + arrays * _OVERHEAD_PER_ARRAY
 
 
 @contextmanager
 def metered(meter: Meter) -> Iterator[None]:
-    """Within, HDF5 reads through a meter, of whose refusal it makes an error of its own."""
+    """Within this, HDF5 reads through a meter. HDF5 turns the meter's error into its own; this raises the meter's."""
     try:
         yield
     except Exception:
@@ -145,7 +145,7 @@ class Hdf5(File[Any]):
             return entry
         storage = entry.get_create_plist()
         layout = storage.get_layout()
-        # Asked before the shape: to find a virtual dataset's, HDF5 may open the files it is made of.
+        # Checked before the shape: to find that of a virtual dataset, HDF5 may open the files it is made of.
         refused = {"a virtual dataset": layout == h5py.h5d.VIRTUAL,
                    "kept in another file": storage.get_external_count() > 0,
                    "compressed or filtered": storage.get_nfilters() > 0,
@@ -167,9 +167,10 @@ class Hdf5(File[Any]):
 
 
 def _get(owner: h5py.Group, name: str) -> str | int | None:
-    """An attribute that is one fixed-length text or whole number; None where it is missing or anything else.
+    """An attribute that is one fixed-length text or whole number; None if it is missing or anything else.
 
-    A text of variable length is not even read: one flipped bit in their heap and HDF5 (2.0) never returns.
+    A text of variable length is not even read: if one bit in the heap of such texts is flipped, HDF5 (2.0) never
+    returns.
     """
     from h5py import h5t
 
@@ -187,7 +188,7 @@ def _get(owner: h5py.Group, name: str) -> str | int | None:
 
 
 def _links(group: h5py.Group, most: int) -> list[bytes]:
-    """The names in a group, as many as matter."""
+    """The names in a group, up to one more than `most`."""
     import h5py
 
     names: list[bytes] = []

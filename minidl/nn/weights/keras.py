@@ -24,20 +24,20 @@ Turn = Callable[[np.ndarray], np.ndarray]
 KERAS = Kind("keras", 3, "layers", "load", "Keras 3")
 
 _OLD = b"\x89HDF\r\n\x1a\n" + bytes(5) + b"\x08\x08\x00"       # superblock 0, addresses of 8 bytes
-_SPARE = 1000                              # entries beside the weights: layers without any have groups, too
+_SPARE = 1000                              # entries besides the weights: layers without weights have groups, too
 
 
 class _Place(NamedTuple):
-    """Where a parameter's values lie in the file, of what shape, and how they become the parameter's."""
+    """Where a parameter's values are in the file, their shape, and how they become the parameter's."""
 
     key: str
     shape: tuple[int, ...]
     turned: Turn
 
 
-# ---------------------------------------------------------------------- where each parameter lies
+# ---------------------------------------------------------------------- where each parameter is
 _NORM = ("weight", "bias", "running_mean", "running_var")      # gamma, beta, moving_mean, moving_variance there
-# A layer of minidl.nn: Keras's name for it, and its arrays in the order of vars/0, 1, ..., less those that it lacks.
+# A layer of minidl.nn: Keras's name for it, and its arrays in the order of vars/0, 1, ..., without those it lacks.
 LAYERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Conv2d": ("conv2d", ("weight", "bias")),
     "ConvTranspose2d": ("conv2d_transpose", ("weight", "bias")),
@@ -47,18 +47,18 @@ LAYERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "BatchNorm1d": ("batch_normalization", _NORM),
     "LayerNorm": ("layer_normalization", _NORM[:2]),
 }
-EPS = 1e-3                                 # of Keras's norms, if it is told nothing else; a file does not say
+EPS = 1e-3                                 # of Keras's norms by default; a file does not say it
 
 
 class _Items:
-    """What flows from layer to layer: whether they are images, whether a Flatten made rows of these, and of how many
-    channels; 1 where rows lie here as they do there."""
+    """What flows from layer to layer: whether it is images, whether a Flatten turned these into rows, and how many
+    channels they have; 1 if rows have the same order here and in Keras."""
 
     def __init__(self, channels: int | None):
         self.channels, self.images, self.flat = channels, False, False
 
     def after(self, layer: Any) -> None:
-        """What a layer makes of them."""
+        """Note what a layer turns them into."""
         kind = type(layer).__name__
         if kind in ("Conv2d", "ConvTranspose2d"):
             self.images, self.channels = True, layer.weight.shape[kind == "ConvTranspose2d"]
@@ -70,7 +70,7 @@ class _Items:
             self.images, self.flat, self.channels = False, False, 1
 
     def ordered(self, path: str, features: int) -> Turn:
-        """The first axis of an array from the order pixels*channels to channels*pixels, if rows were images."""
+        """Reorders an array's first axis from pixels*channels to channels*pixels, if rows were images."""
         if not self.flat:
             return np.asarray
         if not (channels := self.channels) or features % channels:
@@ -80,7 +80,7 @@ class _Items:
 
 
 def places(model: object) -> dict[str, _Place]:
-    """Where the arrays of an nn.Sequential lie. Raises WeightsError for another net, a sentence without subject."""
+    """Where the file has the arrays of an nn.Sequential. Raises WeightsError, without a subject, for another net."""
     found: dict[str, _Place] = {}
     counts: Counter[str] = Counter()
     items = _Items(getattr(model, "model_args", {}).get("in_channels"))
@@ -96,7 +96,7 @@ def places(model: object) -> dict[str, _Place]:
 
 
 def _turn(items: _Items, kind: str, path: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Turn]:
-    """The shape of an array in the file, and how it becomes ours, which has this shape."""
+    """The shape of an array in the file, and how it becomes ours, whose shape is `shape`."""
     if len(shape) == 4:
         return (*shape[2:], shape[1], shape[0]), lambda w: w.transpose(3, 2, 0, 1)
     if items.images and (kind == "Linear" or (kind == "LayerNorm" and len(shape) == 1)):
@@ -111,7 +111,7 @@ def _turn(items: _Items, kind: str, path: str, shape: tuple[int, ...]) -> tuple[
 
 
 def _leaves(path: str, model: object) -> Iterator[tuple[str, Any]]:
-    """The layers of a Sequential in the order of their work, each with the beginning of its parameters' names."""
+    """The layers of a Sequential in the order they run, each with the beginning of its parameters' names."""
     from ... import nn
 
     if not isinstance(model, nn.Sequential):
@@ -140,7 +140,7 @@ def other_eps(model: object) -> list[str]:
 # ---------------------------------------------------------------------- reading
 @contextmanager
 def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
-    """An open file of Keras, of which as much is read as so many arrays need."""
+    """An open file of Keras. No more of it is read than `arrays` arrays need."""
     import h5py
 
     header, size = raw.read(56), raw.seek(0, 2)
@@ -157,18 +157,18 @@ class Keras(hdf5.Hdf5):
     """An open file of Keras, which has no attributes and no checksums."""
 
     most = _SPARE
-    attribute = File.attribute             # not one of HDF5's
+    attribute = File.attribute             # not HDF5's attributes
 
     def entries(self, own: Mapping[str, np.ndarray]) -> tuple[dict[str, str], bool]:
         found, all_seen = super().entries(own)
         if found.get("/vars") == "a group" and not len(self.file["vars"]):
-            del found["/vars"]             # of the net's own variables, of which a Sequential has none
+            del found["/vars"]             # the net's own variables: a Sequential has none
         return {name: what for name, what in found.items()
                 if name in own or what != "an empty group" or not name.endswith(".vars")}, all_seen
 
 
 def schema(model: object, state: Mapping[str, np.ndarray]) -> tuple[dict[str, _Place], dict[str, np.ndarray]]:
-    """Where the arrays of a state lie, and by those places arrays of the shapes and dtypes that must be there."""
+    """Where the file has the arrays of a state, and by these places arrays of the shapes and dtypes it must have."""
     found = places(model)
     if others := [name for name in state if name not in found]:
         raise WeightsError(f"is of Keras, but the model has {shown(others[0])} beside its layers' weights and biases; "

@@ -1,7 +1,7 @@
 """Arrays in NumPy's .npz: a zip of .npy files, c1.weight.npy for the array "c1.weight", and minidl.json.
 
-`numpy.load(path)["c1.weight"]` reads one. Nothing is compressed and nothing is a pickle: a header must be, letter by
-letter, that of a plain array before a value is read.
+`numpy.load(path)["c1.weight"]` reads one. Nothing is compressed and nothing is a pickle. Before a value is read, its
+header must be that of a plain array, letter by letter.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, 
             with archive.open(_entry(f"{name}.npy"), "w", force_zip64=array.nbytes >= 2**31) as member:
                 plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
                 np.lib.format.write_array(member, plain, version=(1, 0), allow_pickle=False)
-    return written.getvalue()              # not getbuffer(): Python complains where an interrupt drops a view
+    return written.getvalue()              # not getbuffer(): Python complains if an interrupt drops a view
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
@@ -66,7 +66,7 @@ def _entry(name: str) -> zipfile.ZipInfo:
 # ---------------------------------------------------------------------- reading
 @contextmanager
 def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
-    """An open file as .npz, of which as much is read as so many arrays need."""
+    """An open file as .npz. No more of it is read than `arrays` arrays need."""
     limit = allowance(arrays)            # of the directory, and of minidl.json
     if (start := raw.read(4)) != b"PK\3\4":
         raise WeightsError(f"is not a .npz file (it starts with {start!r} instead of {b'PK' + bytes([3, 4])!r}); "
@@ -78,7 +78,7 @@ def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
     meter = Meter(raw, limit, too_much(kind))
     try:
         with zipfile.ZipFile(meter) as archive:
-            meter.left = sys.maxsize       # of each member, no more is asked than it may have
+            meter.left = sys.maxsize       # below, no more is read of a member than it may have
             yield Npz(kind, archive, limit)
     except _DAMAGED as error:
         raise OSError(str(error)) from error
@@ -132,6 +132,6 @@ class Npz(File[zipfile.ZipInfo]):
 
 
 def _is_plain(entry: zipfile.ZipInfo) -> bool:
-    """Whether a member is stored as it is."""
+    """Whether a member is stored unchanged."""
     return (entry.compress_type == zipfile.ZIP_STORED and entry.file_size == entry.compress_size
             and not entry.flag_bits & 0x21)                        # encrypted, or a patch

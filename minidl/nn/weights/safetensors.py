@@ -1,8 +1,8 @@
 """Arrays in a .safetensors file, by the package of that name; the attributes are a text under "minidl" in its metadata.
 
-Others read it too, and their files are read: names and layouts are PyTorch's. The package maps the file into memory
-and refuses headers whose arrays overlap, leave gaps or end elsewhere than the file; how long a header may be is looked
-at before.
+Other programs can read it, and their files can be read here: names and layouts are PyTorch's. The package maps the
+file into memory and refuses headers whose arrays overlap, leave gaps or end elsewhere than the file. The length of a
+header is checked before.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _package(op: str) -> ModuleType:
 
 
 def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, str | int]) -> bytes:
-    """The file's bytes. One text of metadata: the package writes several in any order."""
+    """The file's bytes. The metadata is one text: the package writes several texts in any order."""
     plain = {name: np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
              for name, array in state.items()}
     return _package("save").numpy.save(plain, {"minidl": as_text(state, attributes)})
@@ -43,7 +43,7 @@ def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, 
 
 @contextmanager
 def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
-    """An open file as .safetensors, whose header is no longer than that of so many arrays."""
+    """An open file as .safetensors. Its header is no longer than `arrays` arrays need."""
     package = _package(kind.reader)
     length, size = int.from_bytes(raw.read(8), "little"), raw.seek(0, os.SEEK_END)
     if not 2 <= length <= size - 8:

@@ -45,7 +45,7 @@ def _concatenate(k, *xs: Tensor, axis: int):
 
 @also
 def concatenate(tensors: list[Tensor] | tuple[Tensor, ...], axis: int = 0) -> Tensor:
-    """Join Tensors along an existing axis. Raises ValueError where another size differs or none is given.
+    """Join Tensors along an existing axis. Raises ValueError if another size differs or no Tensor is given.
 
     >>> concatenate([Tensor([1.0]), Tensor([2.0, 3.0])]).tolist()
     [1.0, 2.0, 3.0]
@@ -66,7 +66,7 @@ def clone(k, x: Tensor):
 def expand(k, x: Tensor, *, shape: tuple[int, ...]):
     """x repeated to a shape that it broadcasts to, without a copy; -1 leaves a size as it is.
 
-    Raises ValueError where it does not broadcast.
+    Raises ValueError if it does not broadcast.
 
     >>> expand(Tensor([[1.0], [2.0]]), (2, 3)).tolist()
     [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]
@@ -106,9 +106,9 @@ def _argsort(k, x: Tensor, *, axis: int, descending: bool, first: int | None):
 
 @also
 def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """The indices (int64) that put the values along an axis in rising order; equal ones stay in theirs, NaN is last.
+    """The indices (int64) that put the values along an axis in rising order; equal ones keep their order, NaN is last.
 
-    descending: in falling order; equal ones stay in theirs, NaN is first.
+    descending: in falling order; equal ones keep their order, NaN is first.
 
     >>> argsort(Tensor([3.0, 1.0, 2.0])).tolist(), argsort(Tensor([3.0, 1.0, 3.0]), descending=True).tolist()
     ([1, 2, 0], [0, 2, 1])
@@ -117,7 +117,7 @@ def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
 
 
 def first_of(x: Tensor, first: int | None, axis: int, descending: bool) -> Tensor:
-    """What argsort has first: so many indices along an axis, or all."""
+    """The first `first` indices along an axis that argsort gives; all of them for None."""
     return _argsort(x, axis=axis, descending=descending, first=first)
 
 
@@ -135,7 +135,7 @@ def _gather(k, x: Tensor, *, index: Index, axis: int, once: bool):
 
 
 def pick(x: Tensor, axis: int, index: Tensor | np.ndarray, once: bool) -> Tensor:
-    """Values by their indices along an axis, below 0 counted from the end. once: none is taken twice."""
+    """Values by their indices along an axis; an index below 0 counts from the end. once: no value is taken twice."""
     return _gather(x, index=own_index(x, index), axis=axis, once=once)
 
 
@@ -144,7 +144,7 @@ def gather(x: Tensor, axis: int, index: Tensor | np.ndarray) -> Tensor:
     """Values by their indices along one axis: y[i,j] = x[index[i,j], j] for axis 0, x[i, index[i,j]] for axis 1.
 
     index: integers of as many axes as x. Elements taken several times receive the sum of their gradients. Raises
-    TypeError for an index that is not of integers, ValueError where the axes differ in number, IndexError out of range.
+    TypeError for an index that is not of integers, ValueError if the numbers of axes differ, IndexError out of range.
 
     >>> gather(Tensor([[1.0, 2.0], [3.0, 4.0]]), 1, np.array([[1], [0]])).tolist()
     [[2.0], [3.0]]
@@ -181,7 +181,7 @@ def unsqueeze(x: Tensor, axis: int) -> Tensor:
 
 @also
 def squeeze(x: Tensor, axis: Axis = None) -> Tensor:
-    """Without its axes of size 1, or without those of the given axes that have size 1.
+    """x without its axes of size 1, or without those of the given axes that have size 1.
 
     >>> squeeze(Tensor([[[1.0], [2.0]]]), 0).shape
     (2, 1)
@@ -192,7 +192,7 @@ def squeeze(x: Tensor, axis: Axis = None) -> Tensor:
 
 @also
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Join Tensors of one shape along a new axis. Raises ValueError where shapes differ or none is given.
+    """Join Tensors of one shape along a new axis. Raises ValueError if shapes differ or no Tensor is given.
 
     >>> stack([Tensor([1.0, 2.0]), Tensor([3.0, 4.0])], axis=1).tolist()
     [[1.0, 3.0], [2.0, 4.0]]
@@ -207,11 +207,11 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 
 def unique(x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:
-    """The values of x in rising order, each once, as one axis; NaN is never equal, so all of them are there, last.
+    """The values of x in rising order, each once, along one axis. NaN is not equal to NaN: all NaNs are listed, last.
 
-    return_inverse: also where each element is among them (int64, x's shape). return_counts: also how often each is
-    there (int64). sorted: they are in any case. There is no gradient. A compiled step refuses it, since the number of
-    values is not known before they are looked at.
+    return_inverse: also the place of each element among them (int64, x's shape). return_counts: also how often each
+    occurs (int64). sorted: they are sorted in any case. There is no gradient. A compiled step refuses it, since the
+    number of values is not known before they are looked at.
 
     >>> unique(Tensor([3, 1, 3])).tolist()
     [1, 3]
@@ -225,9 +225,9 @@ def unique(x: Tensor, sorted: bool = True, return_inverse: bool = False, return_
 
 @also
 def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
-    """Parts along an axis: of one size, where the last may be smaller, or of the given sizes, which add up to its own.
+    """Parts along an axis: of one size (the last may be smaller), or of the given sizes, which add up to the axis's.
 
-    Raises ValueError where they do not.
+    Raises ValueError if they do not.
 
     >>> [part.tolist() for part in split(Tensor([1.0, 2.0, 3.0]), 2)]
     [[1.0, 2.0], [3.0]]

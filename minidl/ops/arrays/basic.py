@@ -48,7 +48,7 @@ def _axes(name: str, shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
 
 
 def _adds(name: str, dtype: np.dtype) -> bool:
-    """Whether numbers are added up in their own dtype: floating ones and int64; others as int64, as in PyTorch."""
+    """Whether numbers are added up in their own dtype: floating ones and int64 are; others as int64, as in PyTorch."""
     if dtype == np.uint64:
         raise TypeError(f"{name}: the input has dtype uint64, whose sums int64 may not hold; convert it with "
                         ".to(dtype='int64') or .to(dtype='float64')")
@@ -164,7 +164,7 @@ def rsqrt(k, x: Tensor):
 def matmul(k, x: Tensor, y: Tensor):
     """Matrix product of x (..., i, j) and y (..., j, l) -> (..., i, l), leading axes broadcast.
 
-    Raises ValueError where an input has fewer than 2 axes, the inner sizes differ or the leading axes
+    Raises ValueError if an input has fewer than 2 axes, the inner sizes differ or the leading axes
     do not broadcast. (`@` takes vectors too.) The product of integers or masks is int64; TypeError for uint64.
 
     >>> matmul(Tensor([[1.0, 2.0]]), Tensor([[3.0], [4.0]])).item()
@@ -231,7 +231,7 @@ def ne(k, x: Number, y: Number):
 # ---------------------------------------------------------------- reductions
 @op
 def sum(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
-    """Sum over the given axes (all of them by default). Of integers and masks it is int64; TypeError for uint64.
+    """Sum over the given axes (all of them by default). For integers and masks it is int64; TypeError for uint64.
 
     >>> sum(Tensor([[True, True], [False, True]]), axis=1).tolist()
     [2, 1]

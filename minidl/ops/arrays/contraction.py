@@ -30,8 +30,8 @@ def outer(x: Tensor, y: Tensor) -> Tensor:
 def einsum(equation: str, *tensors: Tensor) -> Tensor:
     """Sums of products: "ij,jk->ik" is x @ y. A letter per axis; letters that are not in the result are summed over.
 
-    Without "->" the result has the letters that stand once, in the order of the alphabet. Several Tensors are
-    multiplied from left to right. Raises ValueError for an ellipsis, a letter that stands twice in one term, terms
+    Without "->" the result has the letters that occur once, in alphabetical order. Several Tensors are
+    multiplied from left to right. Raises ValueError for an ellipsis, a letter that occurs twice in one term, terms
     that do not fit the Tensors, and sizes of a letter that differ.
 
     >>> x, y = Tensor([[1.0, 2.0], [3.0, 4.0]]), Tensor([10.0, 100.0])
@@ -85,7 +85,7 @@ def _ordered(x: Tensor, have: str, order: str) -> Tensor:
 
 
 def _product(x: Tensor, of_x: str, y: Tensor, of_y: str, wanted: set[str]) -> tuple[Tensor, str]:
-    """One product of matrices: (both, of x, summed) @ (both, summed, of y), of letters of these kinds."""
+    """One product of matrices: (both, only x, summed) @ (both, summed, only y); these are the kinds of letters."""
     x, of_x = _summed(x, of_x, wanted | set(of_y))
     y, of_y = _summed(y, of_y, wanted | set(of_x))
     both = "".join(letter for letter in of_x if letter in of_y and letter in wanted)

@@ -1,5 +1,5 @@
 """Elementwise functions beyond those of a plain training step: waves, steps, the error function, remainders; and the
-parts of matrices beside a diagonal."""
+parts of matrices above or below a diagonal."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def erf(k, x: Tensor):
 # ---------------------------------------------------------------- steps, whose gradient is 0
 @op
 def sign(k, x: Tensor):
-    """1 of what is above 0, -1 of what is below, and 0 of 0; NaN is passed on, of which PyTorch makes 0.
+    """1 for values above 0, -1 for values below 0, and 0 for 0. NaN is passed on; PyTorch makes it 0.
 
     >>> sign(Tensor([-3.0, 0.0, 5.0])).tolist()
     [-1.0, 0.0, 1.0]
@@ -69,7 +69,7 @@ def sign(k, x: Tensor):
 
 @op
 def round(k, x: Tensor):
-    """The nearest integer, and of two the even one.
+    """The nearest integer; halfway between two, the even one.
 
     >>> round(Tensor([0.5, 1.5, 2.5, -0.7])).tolist()
     [0.0, 2.0, 2.0, -1.0]
@@ -90,7 +90,7 @@ def ceil(k, x: Tensor):
 
 
 def _numbers(name: str, x: Number, y: Number) -> None:
-    """Refuse masks, of which NumPy would make int8, and shapes that do not broadcast."""
+    """Refuse masks, which NumPy would make int8, and shapes that do not broadcast."""
     for each in (x, y):
         if getattr(getattr(each, "dtype", None), "kind", "") == "b":
             raise TypeError(f"{name}: an input has dtype bool but must hold numbers; convert it with "
@@ -100,7 +100,7 @@ def _numbers(name: str, x: Number, y: Number) -> None:
 
 @op(numbers=True)
 def floor_divide(k, x: Number, y: Number):
-    """x // y: the largest integer that is not above x / y, broadcast; no gradient. Of integers, 0 where y is 0.
+    """x // y: the largest integer that is not above x / y, broadcast; no gradient. For integers, 0 where y is 0.
 
     >>> floor_divide(Tensor([5, -5]), 3).tolist()
     [1, -2]
@@ -111,7 +111,7 @@ def floor_divide(k, x: Number, y: Number):
 
 @op(numbers=True)
 def remainder(k, x: Number, y: Number):
-    """x % y: what x // y leaves of x, broadcast; it has the sign of y. Of integers, 0 where y is 0.
+    """x % y: what x // y leaves of x, broadcast; it has the sign of y. For integers, 0 where y is 0.
 
     >>> remainder(Tensor([5.0, -5.0]), 3).tolist(), remainder(Tensor([5.0, -5.0]), -3).tolist()
     ([2.0, 1.0], [-1.0, -2.0])
@@ -125,7 +125,7 @@ def remainder(k, x: Number, y: Number):
     return k.remainder(x, y), backward
 
 
-# ---------------------------------------------------------------- beside a diagonal
+# ---------------------------------------------------------------- above and below a diagonal
 def _matrices(name: str, shape: tuple[int, ...], diagonal: int) -> None:
     if len(shape) < 2:
         raise ValueError(f"{name}: x has shape {shape} but must have at least 2 axes, the last two a matrix; see "

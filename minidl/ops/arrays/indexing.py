@@ -17,10 +17,10 @@ __all__ = ["getitem"]
 
 
 class Parts:
-    """The gradient of an array of which views were taken by indices: zero but for what came back of each.
+    """The gradient of an array from which views were taken by index: zero except for what came back from each view.
 
-    It becomes an array when all of it is together: the parts of `q, k, v = x.chunk(3, 1)` are one concatenation, in the
-    place of three whole arrays that are added.
+    It becomes an array when all parts are there: the parts of `q, k, v = x.chunk(3, 1)` become one concatenation,
+    instead of a sum of three whole arrays.
     """
 
     __slots__ = ("gradients", "indices", "shape")
@@ -85,8 +85,8 @@ def plain_index(index: Index, own: bool = False) -> Any:
 
 
 def own_index(x: Tensor, index: Index) -> Any:
-    """`plain_index`; of copies if x is to get a gradient, which goes back to where values came
-    from, whatever becomes of the index meanwhile."""
+    """`plain_index`, with copies if x is to get a gradient: that goes back to where the values came
+    from, even if the index is changed meanwhile."""
     return plain_index(index, mode.grad and not mode.recorder.recording and isinstance(x, Tensor) and x.requires_grad)
 
 

@@ -1,8 +1,8 @@
-"""Tensor's methods by PyTorch's names. Each is an op of minidl.ops, or a few of them: so it is on the tape, on every
+"""Tensor's methods by PyTorch's names. Each is an op of minidl.ops, or a few of them: so it works on the tape, on every
 device, and in compiled steps.
 
-`Methods` is what type checkers take for a base class of Tensor; at run time its functions are attached to Tensor. Where
-it has an `axis` or `keepdims`, PyTorch's `dim` and `keepdim` do too. docs/from-pytorch.md is rendered from it.
+`Methods` is what type checkers take for a base class of Tensor; at run time its functions are attached to Tensor. If a
+method has `axis` or `keepdims`, PyTorch's `dim` and `keepdim` work too. docs/from-pytorch.md is rendered from it.
 """
 
 # A method's self is a Tensor, which inherits it here; mypy wants a supertype.
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Size(int):
-    """How many values a Tensor holds: a number, as in NumPy; called, its sizes, as in PyTorch.
+    """How many values a Tensor holds: a number, as in NumPy. A call of it gives the sizes, as in PyTorch.
 
     >>> t = Tensor([[1.0, 2.0, 3.0]])
     >>> t.size, t.size(), t.size(1)
@@ -148,11 +148,11 @@ class Conversions:
 
 
 class Methods(Conversions, Operators):
-    """What a Tensor does beside its operators."""
+    """What a Tensor does in addition to its operators."""
 
     # ------------------------------------------------------------------ shape
     def view(self: Tensor, *shape: Sizes) -> Tensor:
-        """`reshape`: the same values in another shape, in the same memory where that can be."""
+        """`reshape`: the same values in another shape, in the same memory if that is possible."""
         return reshape(self, shape=_sizes(shape))
 
     def view_as(self: Tensor, other: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ class Methods(Conversions, Operators):
         return reshape(self, shape=(-1,)) if self._data.size else reshape(self, shape=(0,))
 
     def squeeze(self: Tensor, axis: Axis = None) -> Tensor:
-        """Without the axes of size 1, or without those given, where they have size 1."""
+        """Without the axes of size 1, or without those given, if they have size 1."""
         return arrange.squeeze(self, axis)
 
     def unsqueeze(self: Tensor, axis: int) -> Tensor:
@@ -184,7 +184,7 @@ class Methods(Conversions, Operators):
     broadcast_to = expand
 
     def repeat(self: Tensor, *times: Sizes) -> Tensor:
-        """The whole Tensor so many times along each axis (NumPy's tile)."""
+        """The whole Tensor repeated `times` along each axis (NumPy's tile)."""
         counts = _sizes(times)
         shape = (1,) * (len(counts) - self.ndim) + self.shape
         if not all(is_int(count, 0) for count in counts):
@@ -247,14 +247,14 @@ class Methods(Conversions, Operators):
         return arrange.split(self, sizes, axis)
 
     def chunk(self: Tensor, count: int, axis: int = 0) -> tuple[Tensor, ...]:
-        """At most so many parts of equal size; the last may be smaller."""
+        """At most `count` parts of equal size; the last may be smaller."""
         if count < 1:
             raise ValueError(f"chunk: count is {count!r} but must be at least 1, a number of parts")
         size = self.shape[one_axis("chunk", self.shape, axis)]
         return arrange.split(self, max(1, -(-size // count)), axis)
 
     def unbind(self: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
-        """What lies along an axis, one by one."""
+        """The slices along an axis, one by one."""
         axis = one_axis("unbind", self.shape, axis)
         return tuple(self.select(axis, i) for i in range(self.shape[axis]))
 
@@ -439,7 +439,7 @@ class Methods(Conversions, Operators):
     def topk(self: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
         """(the k largest values of an axis in falling order, their indices); largest=False: the smallest, rising.
 
-        Of equal values the first comes first, as argmax names it; PyTorch names any. NaN counts as largest. Raises
+        Of equal values the first comes first, as in argmax; in PyTorch any of them may. NaN counts as largest. Raises
         ValueError for a k below 0 or above the axis's size.
         """
         axis = one_axis("topk", self.shape, axis)
@@ -527,7 +527,7 @@ class Methods(Conversions, Operators):
 
 
 def _masks(name: str, *tensors: object) -> tuple[Any, ...]:
-    """What & | ^ ~ are given, if all of it is bool."""
+    """The operands of & | ^ ~, if all of them are bool."""
     for t in tensors:
         if not (isinstance(t, bool) or (isinstance(t, Tensor) and t.dtype == np.bool)):
             what = f"of dtype {t.dtype}" if isinstance(t, Tensor) else f"a {type(t).__name__}"

@@ -1,4 +1,4 @@
-"""The operators and methods of Tensor, NumPy's functions of it, and changes in place."""
+"""The operators and methods of Tensor, NumPy's functions on it, and changes in place."""
 
 # A method's self is a Tensor, which inherits it for type checkers; mypy wants a supertype.
 # mypy: disable-error-code="misc"
@@ -47,10 +47,10 @@ Sizes = int | tuple[int, ...] | list[int]
 
 # ---------------------------------------------------------------- in place
 def setitem(x: Tensor, index: Index, value: Number) -> None:
-    """x[index] = value, in x's memory: a Tensor that broadcasts to that place, or a number. Indices as of getitem.
+    """x[index] = value, in x's memory. value: a Tensor that broadcasts to the place, or a number. Index as in getitem.
 
-    On no tape: raises ValueError where one records x or the value, for a shape that does not fit, and for a value on
-    another device; TypeError for another dtype. Graphs that used x before can no longer be run backward.
+    It is not recorded: raises ValueError if the tape records x or the value, for a shape that does not fit, and for a
+    value on another device; TypeError for another dtype. Graphs that used x before can no longer be run backward.
 
     >>> x = Tensor([1.0, 2.0, 3.0])
     >>> setitem(x, slice(1, None), 0.0); x.tolist()
@@ -74,10 +74,10 @@ def setitem(x: Tensor, index: Index, value: Number) -> None:
 
 
 def write_over(x: Tensor, primitive: str, *others: object) -> bool:
-    """Whether a primitive of x and others was written into x's memory, without an array on the way.
+    """Whether the result of a primitive of x and others was written into x's memory, without an array in between.
 
-    Of floating numbers. Where the result may not fit, or calls are noted, nothing is done: then the op says what is
-    wrong, or is noted.
+    For floating numbers only. If the result may not fit, or calls are recorded, nothing is done: then the op says what
+    is wrong, or is recorded.
     """
     array = x._data
     if array.dtype.char not in "fd" or not all(_fits(y, array) for y in others) or mode.recorder.recording or (
@@ -91,7 +91,7 @@ def write_over(x: Tensor, primitive: str, *others: object) -> bool:
 
 
 def _fits(y: object, array: Array) -> bool:
-    """Whether what is computed of an array and y has the array's shape and dtype."""
+    """Whether what is computed from an array and y has the array's shape and dtype."""
     if isinstance(y, Tensor):
         other = y._data
         return other.__class__ is array.__class__ and other.dtype == array.dtype and other.ndim <= array.ndim and all(
@@ -100,7 +100,7 @@ def _fits(y: object, array: Array) -> bool:
 
 
 def _in_place(name: str, function: Callable[[Any, Any], Tensor]) -> Callable[[Tensor, Number], Tensor]:
-    """x op= y: in x's memory where no tape records it; else x becomes the result, on the tape."""
+    """x op= y: in x's memory if no tape records it; else x becomes the result, on the tape."""
     def method(x: Tensor, y: Number) -> Tensor:
         recorded = mode.grad and (x.requires_grad or (isinstance(y, Tensor) and y.requires_grad))
         if recorded and x.requires_grad and x.node is None:
@@ -125,7 +125,7 @@ def _in_place(name: str, function: Callable[[Any, Any], Tensor]) -> Callable[[Te
 
 # ---------------------------------------------------------------- operators and methods of Tensor
 def _matmul(x: Tensor, y: Tensor) -> Tensor:
-    """`@`: a vector on the left is a row, one on the right a column; its axis is gone from the result."""
+    """`@`: a vector on the left is a row, one on the right is a column; the result does not have its axis."""
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or (x.ndim > 1 and y.ndim > 1):
         return matmul(x, y)
     if 0 in (x.ndim, y.ndim):
@@ -136,7 +136,7 @@ def _matmul(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _reflected(function: Callable[[Any, Any], Tensor]) -> Callable[[Tensor, Number], Tensor]:
-    """`y op x`, where y is not a Tensor."""
+    """`y op x`, for a y that is not a Tensor."""
     return lambda x, y: function(y, x)
 
 
@@ -168,7 +168,7 @@ def _reduction(name: str, function: Callable[..., Tensor], *names: str, by_place
     return method
 
 
-# NumPy's functions by the operators that they stand for, and by the ops that compute the same
+# NumPy's functions, by name: the operators and ops that compute the same
 UFUNCS: dict[str, Callable[..., Any]] = {
     "add": add, "subtract": sub, "multiply": mul, "divide": div, "true_divide": div, "power": pow, "float_power": pow,
     "matmul": _matmul, "negative": neg, "exp": exp, "log": log, "sqrt": sqrt, "tanh": tanh,
@@ -178,7 +178,7 @@ UFUNCS: dict[str, Callable[..., Any]] = {
 
 def _array_ufunc(x: Tensor, ufunc: np.ufunc, method: str, *inputs: object, out: tuple[object, ...] | None = None,
                  **options: object) -> Any:
-    """What NumPy's functions of Tensors do: those that are ops are these ops; `array -= tensor` changes the array."""
+    """What NumPy's functions do with Tensors: those in UFUNCS call these ops; `array -= tensor` changes the array."""
     if out is not None and method == "__call__" and all(isinstance(a, np.ndarray) for a in out):
         mode.recorder.refuse("changes an array in place", "use Tensors, and write t[...] = value under no_grad()")
         if mode.grad and any(isinstance(a, Tensor) and a.requires_grad for a in inputs):
@@ -193,21 +193,21 @@ def _array_ufunc(x: Tensor, ufunc: np.ufunc, method: str, *inputs: object, out: 
     return function(*inputs)
 
 
-COMPARISONS = "allclose", "array_equal", "array_equiv", "isclose"         # of NumPy, which no gradient goes through
+COMPARISONS = "allclose", "array_equal", "array_equiv", "isclose"         # of NumPy; no gradient goes through them
 
 
 def _array_function(x: Tensor, function: Callable[..., Any], types: object, arguments: tuple[object, ...],
                     options: dict[str, object]) -> Any:
-    """What NumPy's other functions of Tensors do: what they do themselves, by methods of the Tensor where it has these,
-    else by its array (`Tensor.__array__`)."""
+    """What NumPy's other functions do with Tensors: their own code runs, with methods of the Tensor if it has these,
+    else with its array (`Tensor.__array__`)."""
     if function.__name__ in COMPARISONS:
         arguments = tuple(a.numpy() if isinstance(a, Tensor) else a for a in arguments)
     return function._implementation(*arguments, **options)  # type: ignore[attr-defined]  # NumPy's, without dispatch
 
 
 class Operators:
-    """Tensor's operators, and the ops that are its methods as they are. `attach` makes them so; type checkers take this
-    class for one that Tensor inherits."""
+    """Tensor's operators, and the ops that are its methods unchanged. `attach` adds them to Tensor; type checkers take
+    this class for one that Tensor inherits."""
 
     __add__, __radd__ = add, _reflected(add)
     __sub__, __rsub__ = sub, _reflected(sub)
@@ -217,7 +217,7 @@ class Operators:
     __matmul__, __rmatmul__ = _matmul, _reflected(_matmul)
     __neg__ = neg
     __gt__, __ge__, __lt__, __le__ = gt, ge, lt, le
-    __hash__ = object.__hash__             # __eq__ takes it
+    __hash__ = object.__hash__             # __eq__ removes it
     __getitem__, __setitem__ = getitem, setitem
     __iadd__, __isub__, __imul__ = _in_place("iadd", add), _in_place("isub", sub), _in_place("imul", mul)
     __itruediv__, __ipow__ = _in_place("itruediv", div), _in_place("ipow", pow)
@@ -256,7 +256,7 @@ class Operators:
 
 
 def attach(methods: dict[str, Any]) -> None:
-    """Make functions the methods of Tensor; those that are not ops are called so in Python's own messages."""
+    """Make functions the methods of Tensor. Those that are not ops get the method's name, for Python's own messages."""
     for name, method in methods.items():
         each: Any
         for each in (method, getattr(method, "__wrapped__", None)):

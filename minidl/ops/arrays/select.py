@@ -51,9 +51,9 @@ def minimum(k, x: Number, y: Number):
 
 @op
 def clip(k, x: Tensor, *, low: float | None = None, high: float | None = None):
-    """x, but at least `low` and at most `high`; the gradient goes to what lies between them, both included.
+    """x, but at least `low` and at most `high`; the gradient goes to values between them, both included.
 
-    Raises TypeError for a bound that is not a plain number, ValueError where neither is given.
+    Raises TypeError for a bound that is not a plain number, ValueError if neither is given.
 
     >>> clip(Tensor([-2.0, 0.5, 9.0]), 0.0, 1.0).tolist()
     [0.0, 0.5, 1.0]

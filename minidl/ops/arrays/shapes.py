@@ -14,7 +14,7 @@ __all__ = ["flatten", "reshape", "transpose"]
 
 @op(view=True)
 def reshape(k, x: Tensor, *, shape: tuple[int, ...]):
-    """The same values in another shape; one size may be -1. Raises ValueError where the counts differ."""
+    """The same values in another shape; one size may be -1. Raises ValueError if the counts differ."""
     before = x.shape
     sizes = all(is_int(n, -1) for n in shape)
     known = math.prod(n for n in shape if n != -1) if sizes else 0

@@ -48,7 +48,7 @@ def _degrees(name: str, shape: tuple[int, ...], axes: tuple[int, ...], correctio
     if count <= correction:
         raise ValueError(f"{name}: {count} values (shape {shape}, axes {axes}) have none with correction "
                          f"{correction}; reduce over more values, or pass correction=0")
-    return float(count - correction)       # a number of NumPy would decide the dtype
+    return float(count - correction)       # a NumPy number would decide the dtype
 
 
 @op(floating=True, by_place=1)
@@ -69,7 +69,7 @@ def var(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False, correction: 
 
 @op(floating=True, by_place=1)
 def std(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False, correction: float = 1):
-    """Standard deviation over the given axes: the root of `var`. Where it is 0 so is its gradient."""
+    """Standard deviation over the given axes: the root of `var`. Where it is 0, its gradient is 0 too."""
     axes = _axes("std", x.shape, axis)
     degrees = _degrees("std", x.shape, axes, correction)
     y, center = k.variance(x, axes, keepdims, True, degrees)
@@ -80,7 +80,7 @@ def std(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False, correction: 
 def norm(k, x: Tensor, *, p: float = 2, axis: Axis = None, keepdims: bool = False):
     """The Euclidean norm over the given axes (all by default): the root of the sum of squares. At 0 its gradient is 0.
 
-    p: 2, in the place where PyTorch has it. Raises ValueError for another.
+    p: must be 2; it has the same position as in PyTorch. Raises ValueError for another value.
 
     >>> norm(Tensor([3.0, 4.0])).item()
     5.0
@@ -105,7 +105,7 @@ def prod(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
 
 @op
 def cumsum(k, x: Tensor, *, axis: int):
-    """Sums of the values up to each one, along an axis. Of integers and masks they are int64; TypeError for uint64.
+    """Sums of the values up to each one, along an axis. For integers and masks they are int64; TypeError for uint64.
 
     >>> cumsum(Tensor([1.0, 2.0, 4.0]), axis=0).tolist()
     [1.0, 3.0, 7.0]

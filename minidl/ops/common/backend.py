@@ -17,7 +17,7 @@ BACKENDS: dict[type, ModuleType] = {np.ndarray: cpu}       # and cupy.ndarray, o
 
 
 def backend_of(first: Tensor, *others: object) -> ModuleType:
-    """The primitives for Tensors and arrays, of which the first decides; a recorder is told that they are used."""
+    """The primitives for Tensors and arrays; the first one decides. A recorder is told that they are used."""
     mode.recorder.given(first, *others)
     return primitives_of(first._data)
 
@@ -31,15 +31,15 @@ def primitives_of(array: object) -> ModuleType:
 
 
 def owns(array: Array) -> bool:
-    """Whether an array has its memory alone, so that a leaf can take it over as its gradient."""
+    """Whether no other array shares an array's memory, so that a leaf can take it over as its gradient."""
     if array.base is None:
         return True
     if is_cuda(array):
         from ..cuda import launch
 
         return launch.owns(array)
-    # A thread that has done its part of a large array may refer to it a moment longer: then a recording would have a
-    # copy more. So it always has one, which a pass leaves out.
+    # A thread that has done its part of a large array may refer to it a moment longer: then a recording would have one
+    # more copy. So a recording always has that copy, and a pass leaves it out.
     return not mode.recorder.recording and cpu.parallel.owns(array)
 
 
@@ -48,8 +48,8 @@ tensor.owns = owns
 
 
 def in_order_of(x: Array, y: Array) -> Array:
-    """x, maybe copied so that to write into y what is computed of both walks through memory once: NumPy walks as y
-    lies; the kernels of CUDA see to it themselves."""
+    """x, maybe copied, so that writing into y what is computed from both goes through memory once: NumPy follows y's
+    memory order. The CUDA kernels handle this themselves."""
     return x if is_cuda(x) else cpu.parallel.in_order_of(x, y)
 
 

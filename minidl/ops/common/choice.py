@@ -28,7 +28,7 @@ log1p: Callable[..., Array] = np.log1p
 expm1: Callable[..., Array] = np.expm1
 floor: Callable[..., Array] = np.floor
 ceil: Callable[..., Array] = np.ceil
-round: Callable[..., Array] = np.rint                   # of two the even one
+round: Callable[..., Array] = np.rint                   # of two equally near ones the even one
 tril: Callable[..., Array] = np.tril
 triu: Callable[..., Array] = np.triu
 
@@ -43,7 +43,7 @@ def remainder(x: Array | float, y: Array | float) -> Array:
 
 
 def where(condition: Array, x: Array | float, y: Array | float) -> Array:
-    """x where the condition holds, y elsewhere; of two plain floating numbers float32."""
+    """x where the condition holds, y elsewhere; float32 if both are plain numbers and one is floating."""
     plain = not hasattr(x, "dtype") and not hasattr(y, "dtype")
     if plain and (isinstance(x, float) or isinstance(y, float)):
         return np.where(condition, np.float32(x), y)
@@ -65,8 +65,8 @@ def argmin(x: Array, axis: int | None) -> Array | np.integer:
 
 
 def argsort(x: Array, axis: int, descending: Flag = False, first: int | None = None) -> Array:
-    """The order of rising values along an axis; equal ones stay in theirs, NaN comes last. Descending: of falling ones,
-    NaN first. first: only of so many, from the first on."""
+    """The order of rising values along an axis; equal ones keep their order, NaN comes last. descending: of falling
+    ones, NaN first. first: only this many, from the start."""
     if descending:
         order = np.argsort(np.flip(x, axis), axis=axis, kind="stable")   # rising, and equal ones last to first
         order = x.shape[axis] - 1 - np.flip(order, axis)
@@ -76,7 +76,7 @@ def argsort(x: Array, axis: int, descending: Flag = False, first: int | None = N
 
 
 def unique(x: Array, inverse: Flag, counts: Flag) -> tuple[Array, ...]:
-    """The values in rising order, each once, but for NaN; where each element is among them; how often each is there."""
+    """The values in rising order, each once, except NaN; each element's place among them; how often each is there."""
     found = np.unique(x, return_inverse=inverse, return_counts=counts, equal_nan=False)
     parts: list[Array] = [*found] if isinstance(found, tuple) else [found]
     if inverse:
@@ -85,7 +85,7 @@ def unique(x: Array, inverse: Flag, counts: Flag) -> tuple[Array, ...]:
 
 
 def one_hot(labels: Array, classes: int) -> Array:
-    """1 at each label along a new last axis of so many, and 0 elsewhere, as int64."""
+    """1 at each label along a new last axis of `classes`, and 0 elsewhere, as int64."""
     return np.equal(labels[..., None], np.arange(classes, like=labels)).astype(np.int64)
 
 
@@ -94,7 +94,7 @@ def prod(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
 
 
 def prod_grad_x(gy: Array, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    """gy times the product of the others: of those before, times that of those behind."""
+    """gy times the product of the others: that of those before times that of those after."""
     order = *(a for a in range(x.ndim) if a not in axis), *axis
     turned, count = np.transpose(x, order), math.prod(x.shape[a] for a in axis)
     values = turned.reshape(math.prod(turned.shape[:x.ndim - len(axis)]), count)
@@ -106,7 +106,7 @@ def prod_grad_x(gy: Array, x: Array, axis: tuple[int, ...], keepdims: bool) -> A
 
 
 def cumsum(x: Array, axis: int, reverse: bool = False) -> Array:
-    """Sums up to each value, of floating numbers in float64: in float32 they stop growing at 2^24. reverse: of those
+    """Sums up to each value; of floating numbers in float64, since in float32 they stop growing at 2^24. reverse: sums
     from each value on."""
     if reverse:
         return np.flip(cumsum(np.flip(x, axis), axis), axis)

@@ -28,15 +28,15 @@ class Activation(NamedTuple):
 
 
 def scratch(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Memory for what is computed on the way: ops/cpu puts that of its threads here, for new pages cost more than
-    filling them."""
+    """Memory for temporary results. ops/cpu puts a function for its threads' memory here, since new pages cost more
+    than filling them."""
     return np.empty(shape, dtype)
 
 
 def choose(mask: Array, x: Array | float, y: Array | float, out: Array | None = None) -> Array:
     """x where the mask holds, y elsewhere; arrays of one dtype and of the mask's shape, or numbers.
 
-    By bits: np.where and np.copyto branch at each element, and take ten times as long where a mask changes often.
+    By bits: np.where and np.copyto branch at each element, and take ten times as long if a mask changes often.
     """
     dtype = np.result_type(x, y)
     bits = np.dtype(f"i{dtype.itemsize}")
@@ -55,11 +55,11 @@ def keep(x: Array, mask: Array, out: Array) -> Array:
     return np.multiply(x.view(bits), mask, out=out.view(bits))
 
 
-MIN_CLIPPED = 1 << 12                      # elements: of fewer a call of clip costs more than it spares
+MIN_CLIPPED = 1 << 12                      # elements: with fewer, a call of clip costs more than it saves
 
 
 def above(x: Array, low: float, out: Array) -> Array:
-    """The larger of x and a number. clip takes a third of the time that NumPy's maximum takes beside one."""
+    """The larger of x and a number. With a number, clip takes a third of the time of NumPy's maximum."""
     return np.clip(x, low, np.inf, out=out) if x.size >= MIN_CLIPPED else np.maximum(x, low, out=out)
 
 
@@ -72,7 +72,7 @@ EXP_LIMIT = {np.dtype(each): float(np.log(np.finfo(each).max)) for each in (np.f
 
 
 def over_exp(y: Array, x: Array, above: Array | float) -> None:
-    """y = above / (1 + e^-x), without a warning where that is infinite: what is above it is over infinity then."""
+    """y = above / (1 + e^-x), without a warning if e^-x is infinite: then y is `above` over infinity."""
     np.negative(x, out=y)
     if np.max(y, initial=0) < EXP_LIMIT[y.dtype]:
         np.exp(y, out=y)
@@ -84,7 +84,7 @@ def over_exp(y: Array, x: Array, above: Array | float) -> None:
 
 
 # ---------------------------------------------------------------- the gradient from y
-SLOPE = 0.01                               # of leaky_relu below 0, where it is a row
+SLOPE = 0.01                               # of leaky_relu below 0, as a row of MORE
 LINEAR_FROM = 20.0                            # from here on softplus is x, as PyTorch has it
 
 
@@ -122,7 +122,7 @@ def _softplus_grad(gx: Array, gy: Array, y: Array) -> None:
     np.negative(y, out=gx)
     np.expm1(gx, out=gx)
     np.negative(gx, out=gx)
-    if gx.itemsize > 4:                    # of float32 it is 1 there
+    if gx.itemsize > 4:                    # in float32 it is 1 there
         choose(y > LINEAR_FROM, 1, gx, gx)
     gx *= gy
 
@@ -194,15 +194,15 @@ _R = (-0.0414001171, 0.190727073, -0.300653714, 0.142471203, -0.0223987082, 0.11
       0.253883148, 0.253885321)
 
 
-# In NumPy's it is exp(-x^2 / 2) P(|x|) / Q(|x|), the lowest power first, but for rounding within 2.5e-9 (1 + x^2 / 4)
-# of itself: fitted as R is. Both come of one product of matrices, which takes half the time of R's passes
+# In NumPy's float32 it is exp(-x^2 / 2) P(|x|) / Q(|x|), the lowest power first, but for rounding within
+# 2.5e-9 (1 + x^2 / 4) of itself: fitted as R is. One product of matrices gives both, in half the time of R's passes
 _P_Q = np.array([(0.50000000, 0.43427162, 0.18001176, 0.039484339, 0.0039307903, 0),
                  (1, 1.6664280, 1.1896382, 0.46092245, 0.098978662, 0.0098529342)], np.float32)
 _LARGEST = 40.0                            # where exp(-x^2 / 2) is 0
 
 
 def _erf(z: Array) -> tuple[Array, Array]:
-    """(erf(z) of what is at most 1, 1 - erf(z) of the others), of z from 0 to _LARGEST; beyond these, of 1."""
+    """(erf(min(z, 1)), 1 - erf(max(z, 1))) for z from 0 to _LARGEST."""
     inner, far = np.minimum(z, 1), np.maximum(z, 1)
     square = inner * inner
     return (inner * (_polynomial(square, _T) / _polynomial(square, _U)),
@@ -237,7 +237,7 @@ def erf(y: Array, x: Array) -> None:
 
 
 def _tail(x: Array) -> tuple[Array, Array, Array]:
-    """(|x|, exp(-x^2 / 2), the probability that a standard normal number is above |x|), of an |x| of at most 40."""
+    """(|x|, exp(-x^2 / 2), the probability that a standard normal number is above |x|), with |x| cut to 40."""
     if x.dtype != np.float32:
         near = np.minimum(np.abs(x), _LARGEST)
         z = near * math.sqrt(0.5)
@@ -287,7 +287,7 @@ CUBIC, RATE = 0.044715, math.sqrt(2 / math.pi)         # Hendrycks and Gimpel 20
 
 
 def _tanh(near: Array, out: Array) -> Array:
-    """tanh(RATE (x + CUBIC x^3)), of an x whose tanh is +-1 beyond."""
+    """tanh(RATE (x + CUBIC x^3)), of an x that is cut where its tanh is +-1."""
     np.multiply(near, near, out=out)
     out *= RATE * CUBIC
     out += RATE

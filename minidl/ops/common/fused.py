@@ -1,8 +1,8 @@
 """What is fused: a few calls, and the one call that does the same in fewer passes over memory.
 
-A rule is its pattern and the fused call, see patterns.py; ACT stands for each of the activations that are named last.
+A rule is its pattern and the fused call, see patterns.py; ACT is each of the activations that are named last.
 Values that the fused call gives under their names stay visible, so that others may read them, as an activation's
-gradient reads what the activation computed. All other values of the pattern are never made: the rule applies only where
+gradient reads what the activation computed. All other values of the pattern are never made: the rule applies only if
 nothing else reads or keeps them.
 """
 
@@ -13,8 +13,8 @@ from .primitives import ACTIVATIONS, ALL, OF_X, PLAIN, PRIMITIVES
 
 NONE = ("",)                               # a rule without ACT
 
-# In this order: a rule whose pattern is part of another's stands behind it. Where no gradient reads it, what an
-# activation of OF_X is of need not be made either.
+# The order counts: a rule whose pattern is part of another's comes after it. The input of an activation of OF_X need
+# not be made either if no gradient reads it.
 TABLE: tuple[tuple[str, str, Collection[str]], ...] = (
     ("""z = conv2d(x, w, b, g)
         y = ACT(z)
@@ -65,7 +65,7 @@ TABLE: tuple[tuple[str, str, Collection[str]], ...] = (
 )
 
 RULES: tuple[Rule, ...] = tuple(each for row in TABLE for each in each_act(*row))
-# Of each fused primitive, with ACT as one of its arguments
+# The rules of each fused primitive, with ACT as one of its arguments
 FUSED: dict[str, list[Rule]] = {}
 for _pattern, _fused, _ in TABLE:
     _rule = rule(_pattern, _fused)

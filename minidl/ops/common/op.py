@@ -35,17 +35,17 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     A body reads `def name(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, option: int = 1)`. `k` holds the
     primitives of the device; positional parameters are given as arrays (or None, or plain numbers), keyword-only ones
     are options. It returns `(y, backward)`: `backward(gy, need)` returns one gradient (or None) per input, and `need`
-    says which are wanted; backward is None where there is no gradient. Bodies and closures touch arrays only through
+    says which are wanted; backward is None if there is no gradient. Bodies and closures touch arrays only through
     `k.<primitive>(...)` and look only at shapes and dtypes: so the same text can be run, recorded and replayed.
 
     index: names of the inputs that hold integers (labels); they take no part in the dtype comparison.
-    numbers: whether plain numbers may stand for Tensors; they leave the dtype of floating Tensors alone.
+    numbers: whether plain numbers may replace Tensors; they leave the dtype of floating Tensors alone.
     floating: whether the first input must hold floating numbers, because integers would wrap or not fit.
-    view: whether the result lies, as a rule, in the first input's memory; a change of either in place is one of both.
+    view: whether the result usually shares the first input's memory; a change in place of one changes both.
     by_place: how many options may follow the inputs by position (all by default): those that PyTorch has there too.
 
     Raises TypeError and ValueError, when it is called, for inputs that are not Tensors, for Tensors whose dtypes or
-    devices differ, and for those of float16 and longdouble, whose sums would overflow or no kernel has. Options may
+    devices differ, and for those of float16 and longdouble: sums would overflow, or there is no kernel. Options may
     follow the inputs by position too. Floating results of integers are float32.
 
     >>> @op
@@ -133,14 +133,14 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
 
 
 def _share(result: Tensor, inputs: tuple[object, ...]) -> None:
-    """A change in place of the first input is one of the result, and of what the tape has of it."""
+    """A change in place of the first input also counts as one of the result and of its node on the tape."""
     result.changed = next(t for t in inputs if isinstance(t, Tensor)).changed
     if result.node is not None:
         result.node.changed = result.changed
 
 
 def _weigh(result: Tensor, inputs: tuple[Any, ...]) -> None:
-    """One number that is computed of a weighted mean counts as that does."""
+    """A single number that is computed from a weighted mean gets that mean's weights."""
     held = {id(of): of for t in inputs
             if isinstance(t, Tensor) and not t._data.ndim and (of := weights_of(t)) is not None}
     if len(held) == 1:
@@ -163,7 +163,7 @@ def _refuse(name: str, first: Array | None, parameters: list[inspect.Parameter],
 
 
 def _no_pair(name: str, made: object) -> NoReturn:
-    """Raise TypeError for what a body gives: of an array alone the first two rows would be taken for a pair."""
+    """Raise TypeError for what a body returns: an array alone could be taken for a pair, by its first two rows."""
     raise TypeError(f"{name}: its body returns {f'{len(made)} things' if isinstance(made, tuple) else 'one value'} "
                     f"({type(made).__name__}) but must return (y, backward): the result, and a function of (gy, need) "
                     "that gives one gradient per input, or None where there are none")
@@ -261,7 +261,7 @@ def _masks_as_numbers(inputs: tuple[Any, ...], integer: frozenset[int]) -> tuple
 
 
 def _check_same(name: str, inputs: tuple[Any, ...], integer: frozenset[int]) -> None:
-    """Refuse Tensors of different devices, or of different dtypes where both take part in arithmetic."""
+    """Refuse Tensors of different devices, or of different dtypes if both take part in arithmetic."""
     tensors = [t for t in inputs if isinstance(t, Tensor)]
     devices = [t.device for t in tensors]
     if len(set(devices)) > 1:

@@ -1,9 +1,9 @@
 """Calls as text, in the form in which programs print, and what is computed by it.
 
-A pattern is a few lines `a, b = primitive(c, 'd')`. A name in it stands for whatever a program has there, everywhere
-the same; a literal for itself; ACT for each activation. The row of a fused call (fused.py), of an image's form in NHWC
-(geometry/nhwc.py) and of what joins such forms is its pattern: from it come the compiler's pass and, by `in_turn`, what
-a backend without a kernel of its own computes.
+A pattern is a few lines `a, b = primitive(c, 'd')`. A name in it matches whatever a program has there, everywhere
+the same; a literal matches itself; ACT matches each activation. The row of a fused call (fused.py), of an image's form
+in NHWC (geometry/nhwc.py) and of what joins such forms is its pattern: from it come the compiler's pass and, by
+`in_turn`, what a backend without a kernel of its own computes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class Name(str):
-    """A word of a pattern that stands for a value."""
+    """A word of a pattern: the name of a value."""
 
     __slots__ = ()
 
@@ -55,7 +55,7 @@ class Rule:
 def line(text: str) -> Line:
     """Read `a, b = primitive(c, 'd')`.
 
-    Raises ValueError for a text that is none.
+    Raises ValueError for a text that is not such a line.
 
     >>> line("y = f(x, 'tanh', None)")
     Line(results=('y',), primitive='f', arguments=('x', 'tanh', None), roles=())

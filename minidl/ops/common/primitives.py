@@ -1,8 +1,8 @@
 """What is known of each primitive, and of each activation: one row.
 
 A backend (ops/cpu, ops/cuda) has a function for each row of PRIMITIVES, of the same name and signature as the other's.
-From the rows the compiler knows what a call does beside its result, and which calls can be one region. What is known of
-an activation serves both backends, the fused primitives that name it by their `act`, and the zoo.
+From the rows the compiler knows what a call does in addition to its result, and which calls can be one region. What is
+known of an activation serves both backends, the fused primitives that name it by their `act`, and the zoo.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .curves import MORE, OF_X, Activation, above, keep, over_exp
 
 Array = np.ndarray                         # or a cupy.ndarray, which has its methods
 Index = Any                                # ints, slices, None, Ellipsis, masks and integer arrays, as NumPy indexes
-Flag = Literal[False, True]                # a bool: of keepdims, whose two values NumPy types apart
+Flag = Literal[False, True]                # a bool: keepdims, for whose two values NumPy has separate types
 Augment = tuple[int, bool | str, int, float, float, float, bool]      # of gather, as data.Augment has them
 Rate = float | Array | tuple[Array, Array]             # of sgd: a number, an array of one, or (rates, position)
 
@@ -36,7 +36,7 @@ def _tanh_grad(gx: Array, gy: Array, y: Array) -> None:
 
 
 def _relu_grad(gx: Array, gy: Array, y: Array) -> None:
-    keep(gy, ~(y <= 0), gx)                # to store by a mask takes ten times as long
+    keep(gy, ~(y <= 0), gx)                # storing by a mask takes ten times as long
 
 
 # relu passes NaN on, and where y is NaN it passes gy on, as PyTorch's does.
@@ -73,7 +73,7 @@ def of_activations(value: Callable[[str, Array], Array],
 
 # ---------------------------------------------------------------- primitives
 class Primitive(NamedTuple):
-    """What a call of a primitive does beside its result, and what it is in a region."""
+    """What a call of a primitive does in addition to its result, and what it is in a region."""
 
     takes: str = ""                        # a letter for each argument: i: a value of each image; p: a parameter;
     gives: str = ""                        # l: labels; c: a constant; and for each result: i, or s: a sum over images
@@ -82,13 +82,13 @@ class Primitive(NamedTuple):
     effect: bool = False                   # it is called for more than its result
     update: bool = False                   # it changes what other calls read: parameters
     counter: bool = False                  # it only adds to its first argument, and may do so late
-    shares: bool = False                   # its result may lie in its first argument's memory, or in a constant's
+    shares: bool = False                   # its result may share its first argument's memory, or a constant's
     captured: bool = False                 # in a CUDA graph too, it reads numbers anew that change from step to step
     indexed: bool = False                  # it may be given arrays of the host: an index
 
 
 def known(name: str) -> Primitive:
-    """The row of a primitive; a plain one where it has none, as one of a user's own."""
+    """The row of a primitive; a plain one if it has none, as for a user's own."""
     return PRIMITIVES.get(name, PLAIN)
 
 

@@ -1,4 +1,4 @@
-"""Arrays one behind the other in one, since what goes from process to process is one array; and a rank's weight."""
+"""Arrays one after the other in one, since processes exchange a single array; and a rank's weight."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ALIGNMENT = 16                             # bytes: on GPUs, the most that kerne
 
 def laid_out(empty: Callable[[Any, Any], Any], shapes: Sequence[Shape], dtype: np.dtype,
              alignment: int = 1) -> tuple[Any, list[Any]]:
-    """(a flat array, of its memory an array of each shape).
+    """(a flat array, an array of each shape in its memory).
 
-    alignment: arrays of several axes begin on a multiple of so many bytes. Others, such as biases, lie right behind the
-    array before them: kernels may write filters and biases as one. Where the arrays lie depends on their shapes alone,
-    so that all ranks agree; what is between them is not read.
+    alignment: arrays of several axes begin at a multiple of this many bytes. Others, such as biases, begin right after
+    the array before them: kernels may write filters and biases as one. The places depend on the shapes alone, so that
+    all ranks agree; what is between the arrays is not read.
 
     >>> import numpy as np
     >>> flat, (a, b) = laid_out(np.empty, [(2, 3), (4,)], np.dtype(float))
@@ -35,7 +35,7 @@ def laid_out(empty: Callable[[Any, Any], Any], shapes: Sequence[Shape], dtype: n
 
 
 def weight(share: float, ranks: int) -> float:
-    """What a rank multiplies by before the mean over all: its share by that of all alike; exactly 1 where it is alike.
+    """A rank's factor before the mean over all: its share over 1 / ranks; exactly 1 if the two are equal.
 
     >>> weight(0.25, 2), weight(1 / 49, 49), 1 / 49 * 49
     (0.5, 1.0, 0.9999999999999999)

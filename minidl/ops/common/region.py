@@ -37,7 +37,7 @@ class Region:
 
 
 def by_steps(region: Region, backend: ModuleType, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A region's outputs, by a backend's own primitives: what its region_step is held to."""
+    """A region's outputs, by a backend's own primitives: the reference for its region_step."""
     values: dict[Value, Any] = dict(zip(region.inputs, arrays, strict=True))
     for primitive, arguments, results in region.steps:
         made = getattr(backend, primitive)(*(values[a] if isinstance(a, Value) else a for a in arguments))

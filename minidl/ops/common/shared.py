@@ -39,7 +39,7 @@ ne: Function = np.not_equal
 
 
 def copy(x: Array) -> Array:
-    """In the order in which x lies in memory."""
+    """A copy in x's memory order."""
     return np.copy(x)
 
 
@@ -86,10 +86,10 @@ def spread(gy: Array, shape: tuple[int, ...], axis: tuple[int, ...], keepdims: b
 
 
 def max_grad_x(gy: Array, x: Array, y: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    """The gradient goes to the largest elements, in equal parts where several are equal; NaN is largest.
+    """The gradient goes to the largest elements, in equal parts if several are equal; NaN is largest.
 
-    So it is in PyTorch's x.max(), over all axes. Over some axes PyTorch has two functions, of which amax makes the
-    gradient NaN wherever there is a NaN along them, and max(axis) gives all of it to the first of equals.
+    PyTorch's x.max(), over all axes, does the same. Over some axes PyTorch has two functions: amax makes the gradient
+    NaN wherever there is a NaN along them, and max(axis) gives all of it to the first of equals.
     """
     top = spread(y, x.shape, axis, keepdims)
     winners = (x == top) | ((x != x) & (top != top))
@@ -126,7 +126,7 @@ def getitem(x: Array, index: Index) -> Array:
 
 
 def setitem(x: Array, index: Index, value: Array) -> None:
-    """x[index] = value: of shared primitives the one that changes what it is given."""
+    """x[index] = value: the only shared primitive that changes an argument."""
     if hasattr(value, "shape") and np.may_share_memory(x, value):
         value = np.copy(value)             # CuPy reads and writes at once
     x[index] = value

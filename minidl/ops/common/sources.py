@@ -15,9 +15,9 @@ FOLDER = Path(__file__).parents[1] / "cuda"  # ops/cuda: files and includes are 
 OPTIONS = ("--std=c++17",)
 HOPPER: Constant = ("SM_90A", 1)           # of kernels for compute capability 9.0 alone, with its own instructions
 
-BOUNDS = r"(?:__launch_bounds__\([^{;]*?\)\s*)?"      # what may stand before a kernel's name
+BOUNDS = r"(?:__launch_bounds__\([^{;]*?\)\s*)?"      # what may come before a kernel's name
 
-GENERATED: dict[str, str] = {}             # includes that no file holds, because a table does: their texts
+GENERATED: dict[str, str] = {}             # texts of includes that come from a table, not from a file
 
 C_NAME: dict[np.dtype, str] = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
@@ -96,6 +96,6 @@ def _fields(line: str, text: str) -> list[tuple[str, np.dtype, tuple[int, ...]]]
 
 
 def options(constants: tuple[Constant, ...]) -> tuple[str, ...]:
-    """What the compiler is told: the language, the constants, and where these ask for it, that the GPU is a Hopper."""
+    """The compiler's options: the language, the constants and, if HOPPER is one of these, that the GPU is a Hopper."""
     architecture = ("-arch=sm_90a",) if HOPPER in constants else ()
     return (*OPTIONS, *architecture, *(f"-D{name}={value}" for name, value in constants))

@@ -51,7 +51,7 @@ for _name, _rules in {**FUSED, **COMPUTED}.items():
 def _quiet(primitive: Callable[..., Any]) -> Callable[..., Any]:
     """A result too small for a number is 0, or nearly: that is right, and no error whatever np.seterr says.
 
-    What NumPy does by itself is looked at and not set: to set it while a callback of the garbage collector does too has
+    If NumPy ignores it already, nothing is set: to set it while a callback of the garbage collector sets it too makes
     CPython (3.11 at least) crash in its context variables.
     """
     @functools.wraps(primitive)

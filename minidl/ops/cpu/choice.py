@@ -17,13 +17,13 @@ from .parallel import REUSED_BYTES, TEMPORARY_BYTES, elementwise, images_per_chu
 __all__ = ["argsort", "clip", "clip_grad_x", "copy", "erf", "floor_divide", "maximum", "minimum",
            "pow", "remainder", "reshape", "rsqrt", "rsqrt_grad_x", "tril", "triu", "where"]
 
-MIN_SIZE = 4096                            # smaller ones are in a cache, and one call of NumPy is the least
-MAX_QUOTIENT = 1 << 21                     # up to here NumPy's of float32 err by less than a half: they are exact
-MIN_SHARE = 4                              # of a line: more of it are taken from all that are sorted
+MIN_SIZE = 4096                            # smaller ones are in a cache, and one call of NumPy takes the least time
+MAX_QUOTIENT = 1 << 21                     # up to here NumPy's quotients of float32 err by less than 0.5, so are exact
+MIN_SHARE = 4                              # if more than a line's size divided by this is wanted, all of it is sorted
 
 
 def reshape(x: Array, shape: tuple[int, ...]) -> Array:
-    """A view, or a copy; of a transposed matrix whose lines are joined, by some columns at a time."""
+    """A view or a copy. A transposed matrix whose lines are joined is copied some columns at a time."""
     if x.ndim == 2 and x.nbytes >= REUSED_BYTES and x.flags.f_contiguous:
         wild = x.size // max(1, abs(math.prod(shape)))
         if len(x) not in itertools.accumulate((wild if n == -1 else n for n in shape), operator.mul):
@@ -32,11 +32,11 @@ def reshape(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def tril(m: Array, k: int = 0) -> Array:
-    """Line by line, which NumPy's, by a mask, takes up to ten times as long for."""
+    """Line by line. NumPy's own uses a mask and takes up to ten times as long."""
     if m.strides[-2] < m.strides[-1]:
         return triu(m.swapaxes(-1, -2), -k).swapaxes(-1, -2)
     y, (rows, columns) = np.zeros_like(m), m.shape[-2:]
-    whole = min(rows, max(0, columns - 1 - k))      # the first row of which all is kept
+    whole = min(rows, max(0, columns - 1 - k))      # the first row that is kept whole
     y[..., whole:, :] = m[..., whole:, :]
     for i in range(max(0, -k), whole):
         y[..., i, :i + 1 + k] = m[..., i, :i + 1 + k]
@@ -47,7 +47,7 @@ def triu(m: Array, k: int = 0) -> Array:
     if m.strides[-2] < m.strides[-1]:
         return tril(m.swapaxes(-1, -2), -k).swapaxes(-1, -2)
     y, (rows, columns) = np.zeros_like(m), m.shape[-2:]
-    whole = min(rows, max(0, 1 - k))                # the first row of which less than all is kept
+    whole = min(rows, max(0, 1 - k))                # the first row that is not kept whole
     y[..., :whole, :] = m[..., :whole, :]
     for i in range(whole, min(rows, columns - k)):
         y[..., i, i + k:] = m[..., i, i + k:]
@@ -55,7 +55,7 @@ def triu(m: Array, k: int = 0) -> Array:
 
 
 def _number_beside(x: object, y: object, size: int = MIN_SIZE) -> bool:
-    """Whether y is a number, plain or in an array of x's dtype, and x has so many floating ones."""
+    """Whether y is a number, plain or in an array of x's dtype, and x has at least `size` floating ones."""
     if not (isinstance(x, np.ndarray) and x.size >= size and x.dtype.char in "fd"):
         return False
     return type(y) in (int, float) or (isinstance(y, np.ndarray) and y.size == 1 and y.ndim <= x.ndim
@@ -63,7 +63,7 @@ def _number_beside(x: object, y: object, size: int = MIN_SIZE) -> bool:
 
 
 def maximum(x: Array | float, y: Array | float, out: Array | None = None) -> Array:
-    """The larger; clip takes half as long beside a number."""
+    """The larger; if y is a number, clip takes half as long."""
     return np.clip(x, y, np.inf, out=out) if _number_beside(x, y) else np.maximum(x, y, out=out)
 
 
@@ -72,14 +72,15 @@ def minimum(x: Array | float, y: Array | float, out: Array | None = None) -> Arr
 
 
 def _by_float64(plain: Callable[..., Array], fill: Callable[..., object], x: Array | float, y: Array | float) -> Array:
-    """plain(x, y), a function of floor(x / y); of many float32 by fill(result, y, and in float64 x, y and that floor).
+    """plain(x, y), a function of floor(x / y). For many float32: fill(result, y, then x, y and that floor in float64).
 
-    NumPy's loops call fmod for each element. In float64 a quotient of float32 is not rounded to another integer. x less
-    so many divisors is rounded once there, and from there to float32 as if it were rounded once in all: NumPy's bits.
+    NumPy's loops call fmod for each element. In float64 a quotient of float32 is not rounded to another integer. x
+    minus floor(x / y) divisors is rounded once there, and then to float32 as if it were rounded once in all. So the
+    bits are NumPy's.
     """
     if np.broadcast(x, y).size < MIN_SIZE or np.result_type(x, y) != np.float32:
         return plain(x, y)
-    others: list[bool] = []                # chunks that are not usual: then all is NumPy's, with its warnings here
+    others: list[bool] = []                # chunks that are not usual: then NumPy computes all, and warns here
 
     def work(z: Array, y: Array, x: Array) -> None:
         wide, divisor, q = scratch("wide", (3, *x.shape), np.float64)
@@ -134,9 +135,9 @@ def clip_grad_x(gy: Array, x: Array, low: float | None, high: float | None) -> A
 
 
 def copy(x: Array) -> Array:
-    """In the order in which x lies in memory; what repeats its elements, in C order: they would lie side by side.
+    """A copy in x's memory order; in C order if x repeats elements: else the repeats would be next to each other.
 
-    Few that repeat along the first axes are copied once, and then copied from twice as much each time."""
+    A few elements that repeat along the first axes are copied once; then each copy takes twice as much as before."""
     if 0 not in x.strides:
         return np.copy(x)
     lead = next((axis for axis, stride in enumerate(x.strides) if stride), 0)
@@ -161,7 +162,7 @@ def rsqrt(x: Array) -> Array:
 
 
 def erf(x: Array) -> Array:
-    return elementwise(curves.erf, x, chunk=TEMPORARY_BYTES // 2)      # which needs nine arrays
+    return elementwise(curves.erf, x, chunk=TEMPORARY_BYTES // 2)      # it needs nine arrays
 
 
 def rsqrt_grad_x(gy: Array, y: Array) -> Array:
@@ -192,7 +193,7 @@ def where(condition: Array, x: Array | float, y: Array | float) -> Array:
 
 
 def argsort(x: Array, axis: int, descending: Flag = False, first: int | None = None) -> Array:
-    """As ops.common.choice.argsort. Few values of a long line are selected before they are sorted."""
+    """As ops.common.choice.argsort. If few values of a long line are wanted, these are selected and then sorted."""
     n = x.shape[axis] if x.ndim else 0
     if not first or first * MIN_SHARE > n or x.size < MIN_SIZE or x.dtype.char not in "fd" or np.isnan(np.max(x)):
         return choice.argsort(x, axis, descending, first)
@@ -201,7 +202,7 @@ def argsort(x: Array, axis: int, descending: Flag = False, first: int | None = N
 
     def select(i: int, j: int) -> None:
         values = -lines[i:j] if descending else lines[i:j]
-        least = values                     # the smallest of 2, 4, 8, ... each: so many of a line are at most the limit
+        least = values                     # the smallest of 2, 4, 8, ... each: at least `first` of a line are <= limit
         while (half := least.shape[1] // 2) >= MIN_SHARE * first:
             least = np.minimum(least[:, :half], least[:, half:2 * half])
         limit = np.partition(least, first - 1, axis=1)[:, first - 1:first]

@@ -1,8 +1,8 @@
 """Random numbers and dropout on NumPy arrays.
 
-A number is made by its place alone: of words of Philox(key), by one formula. So threads draw them in any order, in
-chunks of whole blocks, and all devices the same ones. NumPy's own normal numbers and integers reject some words: what a
-number is made of depends on those before it.
+A number depends on its place alone: it is made of words of Philox(key), by one formula. So threads draw numbers in any
+order, in chunks of whole blocks, and all devices draw the same ones. NumPy's own normal numbers and integers reject
+some words: there a number depends on those before it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _masks: dict[tuple[Key, float, int], Array] = {}       # of dropouts, the oldest
 
 
 def _philox(key: Key, block: int) -> np.random.Generator:
-    """NumPy's generator on a key, from a block of four 64-bit words on."""
+    """NumPy's generator for a key, from a block of four 64-bit words on."""
     return np.random.Generator(np.random.Philox(key=np.array(key, np.uint64), counter=block))
 
 
 def _filled(shape: tuple[int, ...], dtype: str, key: Key, fill: Callable[[Array, np.random.Generator], object],
             per_block: int = 4, chunk: int = TEMPORARY_BYTES // 32) -> Array:
-    """A new array of so many numbers per block of Philox. chunk: how many are filled at once."""
+    """A new array. per_block: how many numbers a block of Philox gives. chunk: how many are filled at once."""
     y = empty(shape, np.dtype(dtype))
     numbers = y.reshape(-1)
     parallel_for(y.size, chunk, lambda i, j: fill(numbers[i:j], _philox(key, i // per_block)))
@@ -45,9 +45,9 @@ def uniform(shape: tuple[int, ...], dtype: str, key: Key) -> Array:
 
 
 def normal(shape: tuple[int, ...], dtype: str, key: Key) -> Array:
-    """Of mean 0 and variance 1, two of each pair u, v of float64 in [0, 1): r cos(2 pi v) and r sin(2 pi v) with r =
-    sqrt(-2 log(1 - u)) (Box and Muller 1958). In float64 for float32 too: what machines compute differently there is,
-    rounded, nearly always equal."""
+    """Of mean 0 and variance 1. Each pair u, v of float64 in [0, 1) gives two: r cos(2 pi v) and r sin(2 pi v) with r =
+    sqrt(-2 log(1 - u)) (Box and Muller 1958). They are computed in float64 for float32 too: machines differ there, but
+    the rounded numbers are nearly always equal."""
     def fill(y: Array, draw: np.random.Generator) -> None:
         u, v = draw.random((-(-y.size // 2), 2)).T
         r, angle = np.sqrt(-2 * np.log(1 - u)), 2 * math.pi * v

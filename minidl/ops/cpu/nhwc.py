@@ -1,8 +1,8 @@
-"""Images in NHWC on NumPy arrays: what the CUDA kernels of this name are held against, by the plain primitives.
+"""Images in NHWC on NumPy arrays, by the plain primitives: the reference for the CUDA kernels of the same names.
 
-A compiled step on the CPU keeps to NCHW. A form is its row's plain call between two conversions, and what joins forms
-is these in turn. Where images are stored in bfloat16, filters are rounded to it too (but those of thin groups, whose
-products are exact), and each result once.
+A compiled step on the CPU keeps to NCHW. A form is its row's plain call between two conversions. A call that joins
+forms calls these in turn. If images are stored in bfloat16, filters are rounded to it too if a
+kernel multiplies them on tensor cores (`g.dense`), and each result is rounded once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["stores_half", "takes_nhwc", "to_nchw", "to_nhwc"]
 
 # Whether programs in a precision gain by images in NHWC: never here
 takes_nhwc: Callable[[str], bool] | None = None
-# Whether there are kernels that store y of a convolution with averages behind it in bf16: nor is that ever so
+# Whether there are kernels that store y of a convolution in bf16 if averages follow it: never here either
 stores_half: Callable[[ConvGeometry, PoolGeometry], bool] | None = None
 
 

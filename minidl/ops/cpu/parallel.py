@@ -1,9 +1,9 @@
 """Cache-sized chunks of work on all cores, with the BLAS library kept to one thread inside.
 
-NumPy releases the interpreter lock in its loops and products, so plain threads serve. A product of small
+NumPy releases the interpreter lock in its loops and products, so plain threads are enough. A product of small
 matrices is many times slower on several BLAS threads than on one; so the chunks are spread over our threads and
-each product runs on one. What is a chunk depends on the sizes alone, never on the number of threads: results are
-the same bits for any of them.
+each product runs on one. The chunks depend on the sizes alone, never on the number of threads: results have the
+same bits for any number.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CHUNK_BYTES = 1 << 20                      # of the array a chunk walks over: less, and threads wait for each other more
-TEMPORARY_BYTES = 1 << 18                  # of what NumPy makes on the way: larger arrays have new pages each time
+CHUNK_BYTES = 1 << 20                      # of the array that a chunk covers: with less, threads wait more for others
+TEMPORARY_BYTES = 1 << 18                  # of NumPy's temporary arrays: larger ones get new pages each time
 
-# What builds of OpenBLAS make of a function's name, in the order of how usual they are in NumPy's wheels.
+# How builds of OpenBLAS name a function; the form that is most usual in NumPy's wheels comes first.
 _FORMS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
 
 
@@ -65,10 +65,10 @@ _before = 1                                # BLAS threads when the first of them
 def on_one_blas_thread(work: Callable[[], T]) -> T:
     """work(), whose products run on one BLAS thread; the number set before holds again when the last section closes.
 
-    Sections open and close without a lock, and whole. CPython looks for signals and other threads only after a call, at
-    a function's start and at a jump back (3.10: at any jump taken). So between those what is written below happens at
-    once: an interrupt comes before a section is opened or finds it open, and `finally` starts by closing it. That is
-    why this is not a context manager: an interrupt may come between its functions and the block.
+    Sections open and close without a lock, and never halfway. CPython looks for signals and other threads only after a
+    call, at a function's start and at a jump back (3.10: at any jump taken). The code below is not interrupted between
+    those: an interrupt comes before a section is opened or finds it open, and `finally` starts by closing it. That is
+    why this is not a context manager: there an interrupt may come between its functions and the block.
     """
     global _inside, _before
     blas = _openblas()
@@ -121,14 +121,14 @@ if hasattr(os, "register_at_fork"):
 def parallel_for(count: int, chunk: int, work: Callable[[int, int], Any]) -> list[Any]:
     """work(begin, end) for each chunk of range(count), on all threads; the results in order of the chunks.
 
-    After an error or an interrupt no thread takes another chunk, and the chunks under way are waited for: then none
-    writes to the caller's arrays.
+    After an error or an interrupt no thread takes another chunk, and this waits for the chunks under way: after that no
+    thread writes to the caller's arrays.
     """
     if 0 < count <= chunk:                 # nothing to share: half the time for small products
         return [on_one_blas_thread(partial(work, 0, count))]
     begins = range(0, count, chunk)
     results, todo, left = [None] * len(begins), [work], list(range(len(begins)))
-    numbers = iter(left)                   # one for all threads: who is free takes the next chunk
+    numbers = iter(left)                   # one for all threads: a free thread takes the next chunk
     errors: list[BaseException] = []
     helping = [threading.Lock() for _ in range(min(threads(), len(begins)) - 1)]       # each held while a helper works
 
@@ -141,7 +141,7 @@ def parallel_for(count: int, chunk: int, work: Callable[[int, int], Any]) -> lis
             try:
                 run()
             except BaseException as error:
-                left.clear()               # which ends `numbers`
+                left.clear()               # this ends `numbers`
                 errors.append(error)
 
     def wait() -> None:
@@ -153,9 +153,9 @@ def parallel_for(count: int, chunk: int, work: Callable[[int, int], Any]) -> lis
         try:
             for working in helping:
                 _helpers().put(partial(help_, working))
-            run()                          # all of it, should no helper wake up in time
+            run()                          # all of it, if no helper wakes up in time
             wait()
-        finally:                           # nothing is left to do here but after an error
+        finally:                           # only after an error is anything left to do here
             left.clear()
             wait()
 
@@ -189,24 +189,25 @@ def _references(arrays: list[Any]) -> int:
     raise AssertionError
 
 
-# A tracer that reads f_locals (until Python 3.12) holds what has a name as well. One too many would hand out memory in
-# use, so it is counted without a name too; that is exact where passing a name on makes a reference (until 3.13).
+# A tracer that reads f_locals (until Python 3.12) refers to all named values too. A count that is one too high would
+# hand out memory in use, so it is counted without a name too; that is exact if passing a name on makes a reference
+# (until 3.13).
 _UNUSED = min(_references(_kept), sys.getrefcount(_kept[0]) + 1)
 
 
 def _aligned(need: int) -> np.ndarray:
-    """So many bytes from a cache line's beginning on (elsewhere NumPy takes up to twice as long), as an array that
-    what lies in it refers to: that is why it is made of a memoryview, and not of an array."""
+    """`need` bytes that start at a cache line (elsewhere NumPy takes up to twice as long). Arrays in this memory must
+    refer to the result itself: that is why it is made of a memoryview, and not of an array."""
     whole = np.empty(need + ALIGNMENT, np.uint8)
     first = -whole.ctypes.data % ALIGNMENT
     return np.frombuffer(whole.data[first:first + need], np.uint8)
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """np.empty, but large arrays lie where earlier ones of the same size lay that are no longer referred to.
+    """np.empty, but a large array takes the memory of an earlier one of its size that has no reference left.
 
-    Memory fresh from the system costs more than filling it: its pages are mapped and cleared one by one.
-    Needs no lock: whoever looks at a buffer refers to it, so that it is in use to all others, a signal handler too.
+    New memory from the system costs more than filling it: its pages are mapped and cleared one by one.
+    This needs no lock: code that looks at a buffer refers to it, so others (a signal handler too) see it as in use.
     """
     need = math.prod(shape) * np.dtype(dtype).itemsize
     if need < REUSED_BYTES:
@@ -215,7 +216,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def _buffer(need: int) -> np.ndarray:
-    """So many bytes: a kept buffer that is not in use, or a new one, kept where there is room."""
+    """`need` bytes: a kept buffer that is not in use, or a new one, which is kept if there is room."""
     for buffer in _kept:
         if buffer.nbytes == need and sys.getrefcount(buffer) == _UNUSED:
             return buffer
@@ -230,8 +231,8 @@ def _buffer(need: int) -> np.ndarray:
 def elementwise(work: Callable[..., None], *arrays: np.ndarray, chunk: int = CHUNK_BYTES) -> np.ndarray:
     """A new array from arrays of one shape: work(y, *arrays) fills a chunk of it, in any number of passes.
 
-    Its elements lie in the order of the last array's, as NumPy's own functions have it: read across memory, each value
-    takes a line of a cache.
+    It has the memory order of the last array, as results of NumPy's own functions have: read in another order, each
+    value takes a line of a cache.
     """
     if not arrays[-1].flags.c_contiguous and all(arrays[-1].strides):
         order = sorted(range(arrays[-1].ndim), key=lambda axis: -abs(arrays[-1].strides[axis]))
@@ -248,7 +249,7 @@ def elementwise(work: Callable[..., None], *arrays: np.ndarray, chunk: int = CHU
 
 
 def straight(x: np.ndarray) -> np.ndarray:
-    """np.ascontiguousarray, some columns at a time: what lies KiB apart in memory shares a few lines of a cache."""
+    """np.ascontiguousarray, some columns at a time: values at strides of KiB share a few lines of a cache."""
     if x.flags.c_contiguous:
         return x
     y, apart = empty(x.shape, x.dtype), abs(x.strides[-1])
@@ -261,7 +262,7 @@ def straight(x: np.ndarray) -> np.ndarray:
 
 
 def in_order_of(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """x, or if it is large a copy, whose axes lie in memory as y's do."""
+    """x, or, if it is large, a copy whose axes have the memory order of y's."""
     if x.shape != y.shape or x.strides == y.strides or x.nbytes < REUSED_BYTES or not all(x.strides):
         return x
     order = sorted(range(y.ndim), key=lambda axis: -abs(y.strides[axis]))
@@ -270,7 +271,7 @@ def in_order_of(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def owns(array: np.ndarray) -> bool:
-    """Whether an array has its memory alone, as a result of `empty` has it until there is a view of it."""
+    """Whether no other array shares an array's memory, as for a result of `empty` until there is a view of it."""
     base = array.base
     return base is None or (base.nbytes == array.nbytes and any(base is kept for kept in _kept)
                             and sys.getrefcount(base) == _UNUSED + 1)
@@ -289,7 +290,7 @@ _scratch = _Scratch()
 def scratch(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     """This thread's buffer of a name, with whatever it last held; it grows to the largest request.
 
-    While somebody refers to what this gave, it belongs to him: a signal handler that comes between gets another one.
+    As long as there is a reference to the result, no other call gets it: a signal handler in between gets another one.
     """
     need = math.prod(shape) * np.dtype(dtype).itemsize
     held = _scratch.buffers.get(name)

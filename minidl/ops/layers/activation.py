@@ -92,8 +92,8 @@ def _dropout2d(k, x: Tensor, *, p: float, key: rng.Key):
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, key: rng.Key | None = None) -> Tensor:
     """Set each value to 0 with probability p and divide the others by 1 - p.
 
-    training: whether it does; else x as it is. key: the (seed, counter) that decides the mask; by default this thread's
-    next one since `minidl.manual_seed`. Raises ValueError where p is not in [0, 1).
+    training: if False, x is returned as it is. key: the (seed, counter) that decides the mask; by default this
+    thread's next one since `minidl.manual_seed`. Raises ValueError if p is not in [0, 1).
 
     >>> dropout(Tensor([1.0, 2.0]), p=0.0).tolist()
     [1.0, 2.0]
@@ -103,7 +103,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, key: rng.Key | 
 
 
 def dropout2d(x: Tensor, p: float = 0.5, training: bool = True, *, key: rng.Key | None = None) -> Tensor:
-    """As `dropout`, but of whole channels: x (n,c,h,w), of which each image's maps stay or become 0 (Tompson et al.
+    """As `dropout`, but for whole channels: each map of each image of x (n,c,h,w) stays or becomes 0 (Tompson et al.
     2015). Raises ValueError for another number of axes too.
 
     >>> dropout2d(Tensor([[[[1.0, 2.0]]]]), p=0.0).tolist()

@@ -47,13 +47,13 @@ def scaled_dot_product_attention(k, query: Tensor, key: Tensor, value: Tensor, a
                                  dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None):
     """softmax(query key^T * scale + mask) value: (...,L,d), (...,S,d), (...,S,dv) -> (...,L,dv).
 
-    Leading axes broadcast. attn_mask: broadcasts to (...,L,S); of bool, True where a query attends to a key; floating,
-    it is added to the scores. is_causal: query i attends to keys 0 to i, whatever L and S. scale: 1/sqrt(d) by default.
-    A query that attends to no key gives zeros, and its gradient is zero, as in PyTorch. dropout_p: 0, since no weights
-    are dropped here.
+    Leading axes broadcast. attn_mask: broadcasts to (...,L,S). A bool mask is True where a query attends to a key; a
+    floating mask is added to the scores. is_causal: query i attends to keys 0 to i, for all L and S. scale: 1/sqrt(d)
+    by default. A query that attends to no key gives zeros, and its gradient is zero, as in PyTorch. dropout_p: must be
+    0, since no weights are dropped here.
 
-    Raises ValueError for shapes that do not fit, a mask beside is_causal, and dropout; TypeError for a mask of
-    integers, or floating in another dtype than the query.
+    Raises ValueError for shapes that do not fit, a mask together with is_causal, and dropout; TypeError for a mask of
+    integers, or a floating mask of another dtype than the query.
 
     >>> q, v = Tensor([[1.0, 0.0], [0.0, 1.0]]), Tensor([[1.0], [3.0]])
     >>> scaled_dot_product_attention(q, q, v, is_causal=True).tolist()[0]

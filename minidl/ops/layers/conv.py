@@ -18,20 +18,20 @@ def conv2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: Pair = 1
     y[n,m,i,j] = b[m] + sum over c,p,q of x[n, c, i*sh + p, j*sw + q] * w[m,c,p,q], zeros outside x
     (PMPP ch. 16, Fig. 16.4; Krizhevsky 2009, section 6.2).
 
-    stride: an int or (sh, sw). padding: p, (ph, pw), ((top, bottom), (left, right)), or "same": so much, at stride 1,
-    that the output is as large as the images.
+    stride: an int or (sh, sw). padding: p, (ph, pw), ((top, bottom), (left, right)), or "same": at stride 1, as much
+    as makes the output as large as the images.
     algorithm: "auto", or one of the backend's: "direct", "unroll", "gemm", "fft" or, for groups and dilation, "grouped"
-    on the CPU. groups: channels and
-    filters in so many parts, each convolved for itself: w is then (m,c/groups,kh,kw) (KSH 2012, section 3.2). dilation:
-    an int or (dh, dw), the distance of the pixels that a filter reads.
+    on the CPU. groups: the number of parts into which channels and filters are split, each convolved by itself: w is
+    then (m,c/groups,kh,kw) (KSH 2012, section 3.2). dilation: an int or (dh, dw), the distance of the pixels that a
+    filter reads.
 
     NaN and infinity reach every output whose window holds them. Where an infinite or NaN filter element meets the zeros
     of padding (or, for the gradient by x, those around gy), some algorithms multiply, which gives NaN (0 * inf), and
-    others leave the zeros out: in minidl as in PyTorch, where it depends on the sizes. On CUDA, and on the CPU with one
-    channel and one filter per group, the same holds where an infinite or NaN pixel meets the zeros around gy, in the
-    gradient by w. "fft" spreads them further: docs/fft.md.
+    others leave the zeros out, in minidl as in PyTorch (there it depends on the sizes). On CUDA, and on the CPU with
+    one channel and one filter per group, the same holds where an infinite or NaN pixel meets the zeros around gy, in
+    the gradient by w. "fft" spreads them further: docs/fft.md.
 
-    Raises ValueError where shapes, stride, padding, algorithm, groups or dilation do not fit, naming both sizes.
+    Raises ValueError if shapes, stride, padding, algorithm, groups or dilation do not fit; it names both sizes.
 
     >>> from minidl import Tensor
     >>> x, w = Tensor([[[[1.0, 2.0, 3.0]]]]), Tensor([[[[1.0, -1.0]]]])
@@ -46,6 +46,6 @@ def conv2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: Pair = 1
                 k.conv2d_grad_b(gy) if need[2] else None)
     if not (g.dense or as_one(g)):
         y, of_parts = in_parts(k, x, w, b, g=g)
-        of_parts.__wrapped__ = backward    # what it does, in whole convolutions: a second derivative reads that
+        of_parts.__wrapped__ = backward    # the same, in whole convolutions: a second derivative reads it
         return y, of_parts
     return k.conv2d(x, w, b, g), backward

@@ -15,8 +15,8 @@ __all__ = ["linear"]
 def linear(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, algorithm: str = "auto"):
     """x w^T + b: x (...,in), w (out,in), b (out,) -> (...,out).
 
-    algorithm: "auto", or one of your own (`minidl.register_linear`). Raises ValueError where the shapes do not fit,
-    naming both, and for an algorithm that is not known.
+    algorithm: "auto", or one of your own (`minidl.register_linear`). Raises ValueError if the shapes do not fit (it
+    names both) and for an algorithm that is not known.
 
     >>> from minidl import Tensor
     >>> linear(Tensor([[1.0, 2.0]]), Tensor([[3.0, 4.0]]), Tensor([0.5])).item()

@@ -1,4 +1,4 @@
-"""Rows of a table by their numbers: what stands for characters and words; and labels as rows of 0 and 1."""
+"""Rows of a table by their numbers, such as vectors of characters and words; and labels as rows of 0 and 1."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def _embedding(k, ids: Tensor, w: Tensor):
 
 
 def embedding(ids: Tensor | np.ndarray | list[int], w: Tensor, *, padding_idx: int | None = None) -> Tensor:
-    """w[ids]: whole numbers ids (...), a table w (rows,d) -> (...,d). Rows that are named often sum their gradients.
+    """w[ids]: whole numbers ids (...), a table w (rows,d) -> (...,d). A row that is named twice sums its gradients.
 
     padding_idx: a row that gets no gradient. Raises TypeError for ids that are no integers; ValueError for a w that
-    has not 2 axes, and for an id that is not a row, with its position. Ids that are on a CUDA device are not looked at.
+    does not have 2 axes, and for an id that is not a row, with its position. Ids on a CUDA device are not looked at.
 
     >>> embedding([2, 0], Tensor([[1.0, 1.5], [2.0, 2.5], [3.0, 3.5]])).tolist()
     [[3.0, 3.5], [1.0, 1.5]]
@@ -57,7 +57,7 @@ def _one_hot(k, labels: Tensor, *, classes: int):
 def one_hot(labels: Tensor | np.ndarray | list[int], num_classes: int = -1) -> Tensor:
     """1 at each label along a new last axis, and 0 elsewhere: integers (...) -> int64 (...,num_classes).
 
-    num_classes: -1 for the largest label and 1 more, which a compiled step refuses, since it would look at the values.
+    num_classes: -1 for the largest label plus 1; a compiled step refuses -1, since it would look at the values.
     Raises TypeError for labels that are no integers; ValueError for a number of classes below 1, and for a label out of
     range. Labels that are on a CUDA device are not looked at: one out of range has no 1.
 

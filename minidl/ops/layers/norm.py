@@ -18,14 +18,14 @@ Shape = tuple[int, ...]
 
 # ---------------------------------------------------------------- geometry
 def _affine(name: str, x: Shape, wanted: Shape, **given: Shape | None) -> None:
-    """Refuse weights that are not of the shape that is wanted."""
+    """Refuse weights that do not have the wanted shape."""
     for what, shape in given.items():
         if shape is not None and shape != wanted:
             raise ValueError(f"{name}: {what} has shape {shape} but x {x} wants {wanted}; make it so")
 
 
 def _by_channel(name: str, x: Shape) -> tuple[int, int, int]:
-    """n, c, and the values of a channel of an image. Refuses an x that is not (n,c,...)."""
+    """n, c, and the number of values in a channel of an image. Refuses an x that is not (n,c,...)."""
     if len(x) < 2 or 0 in x[1:]:
         raise ValueError(f"{name}: x has shape {x} but must be (n,c,...), with at least one channel and one value in "
                          "each; see .reshape()")
@@ -111,8 +111,8 @@ def over_ranks(k, x: Tensor, weight: Tensor | None, bias: Tensor | None, *, runn
             k.setitem(held, ..., k.add(held, k.mul(k.sub(now, held), momentum)))
 
     def backward(gy, need):
-        """The loss is the mean over all images, and gy the gradient of this rank's mean: of the sums those of each
-        rank count by its values, and the whole is over this rank's."""
+        """The loss is the mean over all images, and gy is the gradient of this rank's mean. So the sums of each
+        rank are weighted by its number of values, and the total is divided by this rank's number."""
         z, own = k.normalize_by(x, mean, var, None, None, eps, g), max(1, g.size)
         gw, gb = k.sum(k.mul(gy, z), axes), k.sum(gy, axes)
         gws, gbs = k.rank_mean([k.mul(gw, own), k.mul(gb, own)], None, world)
@@ -140,17 +140,18 @@ def over_batch(k, x: Tensor, weight: Tensor | None, bias: Tensor | None, *, runn
 def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
                weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
                momentum: float = 0.1, eps: float = 1e-5, *, world: object = None) -> Tensor:
-    """Each channel less its mean, over its deviation: x (n,c,...) -> the same shape (Ioffe and Szegedy 2015).
+    """Each channel minus its mean, divided by its deviation: x (n,c,...) -> the same shape (Ioffe and Szegedy 2015).
 
     y = (x - mean) / sqrt(var + eps) * weight + bias, with weight and bias (c,). In training mean and variance are those
-    of the batch, over all axes but c (the variance that divides by the number of values); the running ones (c,), where
-    they are given, move in place by `momentum` of their way to the batch's mean and its unbiased variance. In
-    evaluation the running ones take their place. Of no images the running values stay. world: a distributed.World, in
-    training: mean and variance are then those of the images of all its ranks, in sums that go between them.
+    of the batch, over all axes but c (the variance divides by the number of values). The running ones (c,), if they are
+    given, change in place: they move by the share `momentum` towards the batch's mean and its unbiased variance. In
+    evaluation the running ones are used instead. A batch without images leaves the running values as they are. world:
+    a distributed.World, for training: mean and variance are then those of the images of all its ranks, which exchange
+    sums.
 
-    Raises ValueError for shapes that do not fit, 1 value per channel in training, running values of which one is
-    missing, which require a gradient, or which evaluation lacks, and a momentum beyond 0 to 1; TypeError for running
-    values of another dtype.
+    Raises ValueError for shapes that do not fit, 1 value per channel in training, only one of the two running
+    values, running values that require a gradient or are missing in evaluation, and a momentum outside 0 to 1;
+    TypeError for running values of another dtype or on another device.
 
     >>> x = Tensor([[1.0, 10.0], [3.0, 30.0]])
     >>> batch_norm(x, training=True, eps=0.0).tolist()
@@ -207,7 +208,7 @@ def _layer_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None 
 
 def layer_norm(x: Tensor, normalized_shape: int | Shape, weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5) -> Tensor:
-    """Each row less its mean, over its deviation: x (..., *normalized_shape) -> the same shape (Ba et al. 2016).
+    """Each row minus its mean, divided by its deviation: x (..., *normalized_shape) -> the same shape (Ba et al. 2016).
 
     y = (x - mean) / sqrt(var + eps) * weight + bias over the last axes, whose sizes normalized_shape names; weight and
     bias have that shape. Raises ValueError for shapes that do not fit.
@@ -227,7 +228,7 @@ def _group_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None 
 
 def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5) -> Tensor:
-    """Groups of channels of each image less their mean, over their deviation: x (n,c,...) -> the same shape.
+    """Groups of channels of each image minus their mean, divided by their deviation: x (n,c,...) -> the same shape.
 
     y = (x - mean) / sqrt(var + eps) * weight + bias, with weight and bias (c,); num_groups divides c (Wu and He 2018).
     One channel per group is instance normalisation. Raises ValueError for shapes that do not fit.
@@ -242,10 +243,10 @@ def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: T
 # ---------------------------------------------------------------- across maps
 @also
 def local_response_norm(x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
-    """Each value over what its neighbours in the other maps are: x (n,c,...) -> the same shape.
+    """Each value divided by a term of its neighbours in other maps: x (n,c,...) -> the same shape.
 
     y[n,c] = x[n,c] / (k + alpha * s)^beta, s the mean of x[n,i]^2 over `size` maps i around c; maps beyond the first
-    and the last count as 0. KSH 2012, section 3.3, has the sum in place of the mean: its 1e-4 for 5 maps is 5e-4 here,
+    and the last count as 0. KSH 2012, section 3.3, has the sum instead of the mean: its 1e-4 for 5 maps is 5e-4 here,
     and in PyTorch.
 
     Raises ValueError for an x of fewer than 3 axes and a size below 1.

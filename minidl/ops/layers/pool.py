@@ -19,7 +19,7 @@ def avg_pool2d(k, x: Tensor, *, size: Pair, stride: Pair | None = None, padding:
     (ph, pw) or ((top, bottom), (left, right)), less than the window. algorithm: "auto", or one of your own
     (`minidl.register_pool`).
 
-    Raises ValueError where shape, size, stride or padding do not fit, and for an algorithm that is not known.
+    Raises ValueError if shape, size, stride or padding do not fit, and for an algorithm that is not known.
 
     >>> from minidl import Tensor
     >>> avg_pool2d(Tensor([[[[1.0, 3.0], [5.0, 7.0]]]]), size=2).item()
@@ -36,8 +36,8 @@ def max_pool2d(k, x: Tensor, *, size: Pair, stride: Pair | None = None, padding:
                algorithm: str = "auto"):
     """Largest value in each window: x (n,c,h,w) -> (n,c,oh,ow). Padding never wins.
 
-    Of equal values the first in row-major order gets the gradient; NaN counts as largest, so that it is
-    passed on, and of several the last gets the gradient, as in PyTorch. Arguments and errors as `avg_pool2d`.
+    Of equal values the first in row-major order gets the gradient. NaN counts as largest, so it is passed
+    on; of several NaNs the last gets the gradient, as in PyTorch. Arguments and errors as in `avg_pool2d`.
 
     >>> from minidl import Tensor
     >>> max_pool2d(Tensor([[[[1.0, 3.0], [5.0, 7.0]]]]), size=2).item()

@@ -23,7 +23,7 @@ def conv1d(x: Tensor, w: Tensor, b: Tensor | None = None, stride: int = 1, paddi
            dilation: int = 1, groups: int = 1, algorithm: str = "auto") -> Tensor:
     """Cross-correlate sequences with filters: x (n,c,l), w (m,c/groups,size), b (m,) -> (n,m,ol), by `conv2d`.
 
-    padding: an int, (before, after), or "same" as of `conv2d`. Raises ValueError where shapes or options do not fit.
+    padding: an int, (before, after), or "same" as in `conv2d`. Raises ValueError if shapes or options do not fit.
 
     >>> conv1d(Tensor([[[1.0, 2.0, 4.0]]]), Tensor([[[-1.0, 1.0]]])).tolist()
     [[[1.0, 2.0]]]
@@ -43,8 +43,8 @@ def conv3d(x: Tensor, w: Tensor, b: Tensor | None = None, stride: Triple = 1, pa
            dilation: Triple = 1, groups: int = 1, algorithm: str = "auto") -> Tensor:
     """Cross-correlate volumes with filters: x (n,c,d,h,w), w (m,c/groups,kd,kh,kw), b (m,) -> (n,m,od,oh,ow).
 
-    By one `conv2d`, whose images have as channels all planes that an output plane reads, kd times x's memory.
-    padding: an int, (pd, ph, pw), or "same" as of `conv2d`. Raises ValueError where shapes or options do not fit.
+    By one `conv2d`. The channels of its images are all planes that an output plane reads: kd times x's memory.
+    padding: an int, (pd, ph, pw), or "same" as in `conv2d`. Raises ValueError if shapes or options do not fit.
 
     >>> conv3d(Tensor([[[[[1.0]], [[2.0]], [[4.0]]]]]), Tensor([[[[[-1.0]], [[1.0]]]]])).tolist()
     [[[[[1.0]], [[2.0]]]]]
@@ -77,9 +77,9 @@ def conv_transpose2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride
 
     y[n,m,i sh + p - top,j sw + q - left] sums x[n,c,i,j] w[c,m,p,q]: oh = (h - 1) sh - top - bottom + kh +
     output_padding. stride, padding and algorithm are those of the convolution that it goes back through.
-    output_padding: an int or a pair, less than the stride: which of the sizes that a convolution maps to h it is.
+    output_padding: an int or a pair, less than the stride: it selects one of the sizes that a convolution maps to h.
 
-    Raises ValueError where shapes, stride or paddings do not fit.
+    Raises ValueError if shapes, stride or paddings do not fit.
 
     >>> conv_transpose2d(Tensor([[[[1.0, 2.0]]]]), Tensor([[[[1.0, 10.0]]]]), stride=2).tolist()
     [[[[1.0, 10.0, 2.0, 20.0]]]]
@@ -117,7 +117,7 @@ def _images(name: str, x: Tensor) -> tuple[int, ...]:
 
 
 def interpolate(x: Tensor, size: Pair | None = None, scale_factor: Pair | None = None, mode: str = "nearest") -> Tensor:
-    """Each pixel several times: x (n,c,h,w) -> (n,c,h fh,w fw). scale_factor: an int or (fh, fw); or the size itself.
+    """Each pixel several times: x (n,c,h,w) -> (n,c,h fh,w fw). scale_factor: an int or (fh, fw); or give the size.
 
     Raises ValueError for another mode than "nearest", for both or neither of size and scale_factor, and for a size that
     is not a multiple of x's.
@@ -149,7 +149,7 @@ def _interpolate(k, x: Tensor, *, factors: tuple[int, int]):
 def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
     """Channels become pixels: x (n,c r r,h,w) -> (n,c,h r,w r) for an upscale_factor r (Shi et al. 2016).
 
-    Raises ValueError where r r does not divide the channels.
+    Raises ValueError if r r does not divide the channels.
 
     >>> pixel_shuffle(Tensor([[[[1.0]], [[2.0]], [[3.0]], [[4.0]]]]), 2).tolist()
     [[[[1.0, 2.0], [3.0, 4.0]]]]
@@ -165,7 +165,7 @@ def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
 
 @also
 def adaptive_avg_pool2d(x: Tensor, output_size: Size) -> Tensor:
-    """Means over a grid of windows: x (n,c,h,w) -> (n,c,oh,ow), where output_size is an int or (oh, ow).
+    """Means over a grid of windows: x (n,c,h,w) -> (n,c,oh,ow). output_size: an int or (oh, ow).
 
     Window i of oh has the rows from i*h/oh, rounded down, to (i+1)*h/oh, rounded up. So output_size 1 is the mean of
     each map. None keeps the size of x. Raises ValueError for an x of other than 4 axes, and sizes below 1.

@@ -59,7 +59,7 @@ def _mse_loss(k, x: Tensor, target: Tensor, *, reduction: str):
 def mse_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     """(x - target)^2, elementwise: two Tensors of one shape -> one number, or their shape with "none".
 
-    Raises ValueError where the shapes differ (they are not broadcast) or for an unknown reduction.
+    Raises ValueError if the shapes differ (they are not broadcast) or for an unknown reduction.
 
     >>> mse_loss(Tensor([1.0, 2.0]), Tensor([1.0, 4.0])).item()
     2.0
@@ -76,7 +76,7 @@ def _l1_loss(k, x: Tensor, target: Tensor, *, reduction: str):
 def l1_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     """|x - target|, elementwise: two Tensors of one shape -> one number, or their shape with "none".
 
-    Raises ValueError where the shapes differ (they are not broadcast) or for an unknown reduction.
+    Raises ValueError if the shapes differ (they are not broadcast) or for an unknown reduction.
 
     >>> l1_loss(Tensor([1.0, 2.0]), Tensor([1.0, 4.0])).item()
     1.0
@@ -153,9 +153,9 @@ def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, *, reduction: st
 
 
 def kl_div(x: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
-    """target (log(target) - x), elementwise, and 0 where target is 0: how far probabilities, of which x has the
-    logarithms, are from others (Kullback and Leibler 1951). log_target: the target has logarithms, too. reduction: as
-    `l1_loss`, or "batchmean", the sum over the size of the first axis, which is the divergence's mean.
+    """target (log(target) - x), elementwise, and 0 where target is 0: how far the probabilities whose logarithms
+    are x are from the target (Kullback and Leibler 1951). log_target: the target has logarithms, too. reduction: as in
+    `l1_loss`, or "batchmean": the sum divided by the size of the first axis, which is the mean divergence.
 
     >>> kl_div(Tensor([[0.5, 0.5]]).log(), Tensor([[1.0, 0.0]]), reduction="batchmean").item()
     0.693...

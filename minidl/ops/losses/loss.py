@@ -30,11 +30,11 @@ def cross_entropy(logits: Tensor, labels: Tensor | np.ndarray | list[int], weigh
     """-log softmax(logits)[label]: logits (n,classes), labels n integers in [0, classes) -> one number.
 
     Logits (n,classes,...) have labels (n,...), one for each pixel, as segmentation has them.
-    reduction: "mean" over the labels, "sum", or "none" for a loss a label, in their shape.
+    reduction: "mean" over the labels, "sum", or "none" for one loss per label, in the labels' shape.
     label_smoothing: s in [0, 1]: the target is 1 - s on the label plus s / classes everywhere (Szegedy et
     al. 2016, section 7). weight: (classes,), a factor of each class's losses; "mean" is then over weight[label].
-    ignore_index: a label whose images have no loss, and count for no mean; PyTorch's default is -100. Where all labels
-    are ignored the mean is NaN, and its gradient 0.
+    ignore_index: images with this label have no loss, and do not count in a mean; PyTorch's default is -100. If all
+    labels are ignored, the mean is NaN and its gradient is 0.
 
     Raises TypeError for labels that are no integers; ValueError for shapes that do not fit, a label out of range
     (named with its position in their order), an unknown reduction or smoothing. Labels that are on a CUDA device
@@ -55,7 +55,7 @@ def cross_entropy(logits: Tensor, labels: Tensor | np.ndarray | list[int], weigh
 
 def _labels(logits: Tensor, labels: Tensor | np.ndarray | list[int], weight: Tensor | None, ignored: int | None,
             name: str = "cross_entropy") -> Tensor:
-    """Labels as an integer Tensor (n,) that was checked beside the logits."""
+    """Labels as an integer Tensor (n,) that was checked against the logits."""
     if not isinstance(logits, Tensor):
         raise TypeError(f"{name}: logits is a {type(logits).__name__} but must be a Tensor (n, classes); of a "
                         "net with several outputs pass one")

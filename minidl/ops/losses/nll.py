@@ -28,9 +28,9 @@ def _nll_loss(k, log_p: Tensor, labels: Tensor, weight: Tensor | None = None, *,
 
 def nll(log_p: Tensor, labels: Tensor, weight: Tensor | None, reduction: str, ignored: int | None,
         smoothing: float = 0.0) -> Tensor:
-    """The loss; a weighted mean, and losses of each row, know how much each label counts: `loss.weights`, (n,).
+    """The loss. Of a weighted mean, or losses of each row, `loss.weights` (n,) says how much each label counts.
 
-    log_p may be (n,classes,...); labels are (n,) of all pixels."""
+    log_p may be (n,classes,...); labels are (n,), for all pixels."""
     if log_p.ndim > 2:
         pixels = transpose(log_p, axes=(0, *range(2, log_p.ndim), 1))
         loss = nll(reshape(pixels, shape=(labels.size, log_p.shape[1])), labels, weight, reduction, ignored, smoothing)
@@ -48,7 +48,7 @@ def nll(log_p: Tensor, labels: Tensor, weight: Tensor | None, reduction: str, ig
 
 
 def counting(name: str, logits: Tensor, labels: Tensor, weight: Tensor | None, ignored: int | None) -> Tensor:
-    """The labels, with 0 for those that are ignored. Raises ValueError for weights that are not one for each class, and
+    """The labels, with 0 for those that are ignored. Raises ValueError if there is not one weight for each class, and
     for an ignored label that is not an int; TypeError for weights that are no Tensor of the logits' dtype."""
     if ignored is not None and not is_int(ignored, -math.inf):
         raise ValueError(f"{name}: ignore_index is {ignored!r} but must be an int, a label")

@@ -12,7 +12,7 @@ from ...core.tensor import Tensor
 class Rates(NamedTuple):
     """The learning rates of a whole schedule, on the parameters' device, where the update itself reads them.
 
-    table: float64 (groups, steps). position: int64 (1 or more,); the rates of a step are table[:, position[0]]. That
+    table: float64 (groups, steps). position: int64 (1 or more,); the rates of a step are table[:, position[0]]. It
     counts from 0, as `data.DeviceBatches.position` does.
     """
 
@@ -21,7 +21,7 @@ class Rates(NamedTuple):
 
 
 def check_rates(name: str, rates: object, groups: int) -> None:
-    """Refuse what is not the rates of so many groups, for the optimizer of this name."""
+    """Refuse what is not the rates of `groups` groups, for the optimizer of this name."""
     if not isinstance(rates, Rates):
         raise TypeError(f"{name}.step: rates is a {type(rates).__name__} but must be an optim.Rates(table, position); "
                         "for a number, set lr")

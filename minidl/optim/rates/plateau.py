@@ -9,19 +9,19 @@ from typing import Any
 from ..checks import Judge
 from ..optimizer import Optimizer
 
-MIN_CHANGE = 1e-8                          # of a rate, as in PyTorch: a smaller one is not made
+MIN_CHANGE = 1e-8                          # of a rate, as in PyTorch: a smaller change is not made
 
 
 class Plateau(Judge):
     """Multiply an optimizer's rates by a factor when a metric has not become better for more than `patience` epochs.
 
-    metric: which of an epoch's metrics counts. mode: "min" if it is better the lower it is, below best * (1 -
-    threshold), "max" for above best * (1 + threshold); a loss and an accuracy say it by their names. No rate is made
-    smaller than min_lr, and none is raised to it. As a callback of `training.fit` it observes each epoch, and goes on
-    with a checkpoint; by hand, call `observe`. PyTorch's ReduceLROnPlateau does the same, by these defaults.
+    metric: which of an epoch's metrics counts. mode: "min" if lower is better, below best * (1 - threshold);
+    "max" if higher is better, above best * (1 + threshold); the names of a loss and an accuracy say which. No rate is
+    made smaller than min_lr, and none is raised to it. As a callback of `training.fit` it observes each epoch, and
+    goes on from a checkpoint; by hand, call `observe`. PyTorch's ReduceLROnPlateau does the same, with these defaults.
 
     Raises ValueError for a factor that is not from 0 to below 1, patience that is not an int of at least 0, and
-    thresholds or rates below 0, also where they are set later; and for a metric of another name without a mode.
+    thresholds or rates below 0, also if they are set later; and for a metric of another name without a mode.
 
     >>> from minidl import Tensor, optim
     >>> sgd = optim.SGD([Tensor([1.0], requires_grad=True)], lr=0.1)
@@ -45,7 +45,7 @@ class Plateau(Judge):
         super().__init__(metric, mode)
 
     def observe(self, value: float) -> bool:
-        """Take note of a value of the metric; whether a rate was made smaller."""
+        """Note a value of the metric. Returns whether a rate was made smaller."""
         limit = self.best * (1 - self.sign * self.threshold) if math.isfinite(self.best) else self.best
         if self.sign * value < self.sign * limit:
             self.best, self.waited = float(value), 0

@@ -65,10 +65,10 @@ def warmup(steps: int, after: Schedule) -> Schedule:
 
 
 def one_cycle(total: int, rise: float = 0.3, start: float = 1 / 25, end: float = 1 / 25e4) -> Schedule:
-    """Rise from `start` to 1, the highest rate, over that share of `total` steps, then fall to `end`, both as half a
-    cosine wave (Smith and Topin 2018). As PyTorch's OneCycleLR without a cycle of momentum: start = 1 / div_factor, end
-    = start / final_div_factor. The peak lies at step rise * total - 1; if that is not whole, no step has the highest
-    rate.
+    """Rise from `start` to 1, the highest rate, over the share `rise` of `total` steps, then fall to `end`, both as
+    half a cosine wave (Smith and Topin 2018). As PyTorch's OneCycleLR without a cycle of momentum: start = 1 /
+    div_factor, end = start / final_div_factor. The peak is at step rise * total - 1; if that is not whole, no step has
+    the highest rate.
 
     >>> [round(one_cycle(10)(i), 2) for i in range(11)]
     [0.04, 0.52, 1.0, 0.95, 0.81, 0.61, 0.39, 0.19, 0.05, 0.0, 0.0]
@@ -78,7 +78,7 @@ def one_cycle(total: int, rise: float = 0.3, start: float = 1 / 25, end: float =
     check_number("one_cycle", "end", end)
     if not 0 <= rise <= 1:
         raise ValueError(f"one_cycle: rise is {rise!r} but must be a share from 0 to 1")
-    peak, last = float(rise * total) - 1, total - 1        # the peak may lie between two steps
+    peak, last = float(rise * total) - 1, total - 1        # the peak may be between two steps
 
     def factor(i: int) -> float:
         first, second, begin, finish = (start, 1.0, 0.0, peak) if i <= peak else (1.0, end, peak, last)
@@ -88,7 +88,7 @@ def one_cycle(total: int, rise: float = 0.3, start: float = 1 / 25, end: float =
 
 
 def factor_at(schedule: Schedule, step: int) -> float:
-    """What a schedule, maybe one of a user's own, gives for a step. Raises ValueError for what no rate can be."""
+    """The factor that a schedule, maybe a user's own, gives for a step. Raises ValueError for what cannot be one."""
     factor = schedule(step)
     check_number(f"schedule, step {step}", "factor of the rate", factor)
     return float(factor)

@@ -106,8 +106,8 @@ def add_net(parser: argparse.ArgumentParser) -> None:
 
 
 def net_of(args: argparse.Namespace) -> tuple[str, nn.Module, tuple[int, ...]]:
-    """The net that is asked for, its name, and the shape of an item that it reads. Raises ValueError where none is
-    named, and where nothing says the shape."""
+    """The net that the arguments name, its name, and the shape of an item that it reads. Raises ValueError if none is
+    named, and if nothing says the shape."""
     from minidl import zoo
     from minidl.training.stored import read_net
 

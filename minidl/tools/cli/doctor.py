@@ -112,7 +112,7 @@ def interpreter() -> Iterator[Finding]:
 
 
 def core() -> Iterator[Finding]:
-    """The packages that minidl needs, in the versions that its metadata ask for."""
+    """The packages that minidl needs, in the versions that its metadata require."""
     for name, least in required().items():
         cure = f"pip install '{name}>={least}'"
         try:
@@ -166,10 +166,10 @@ def blas_kernels() -> str | None:
 
 
 def narrow(kernels: str | None, simd: Collection[str], wanted: str | None) -> Iterator[Finding]:
-    """Whether OpenBLAS multiplies by half as wide instructions as the processor has.
+    """Whether OpenBLAS multiplies by instructions half as wide as the processor's.
 
-    simd: what NumPy found there. wanted: OPENBLAS_CORETYPE, which OpenBLAS reads when NumPy loads it. Unset, it takes
-    AVX-512 wherever it is, on processors too that it does not know by name (since 0.3.19: driver/others/dynamic.c).
+    simd: what NumPy found there. wanted: OPENBLAS_CORETYPE, which OpenBLAS reads when NumPy loads it. Unset, OpenBLAS
+    uses AVX-512 on any processor that has it, also one unknown by name (since 0.3.19: driver/others/dynamic.c).
     """
     if kernels and kernels.lower() in NARROW and not AVX512.isdisjoint(simd):
         yield Finding("lacks", "OpenBLAS does not use this processor's AVX-512 (OPENBLAS_CORETYPE="
@@ -302,13 +302,13 @@ def first_steps(name: str, on: str, size: int) -> None:
     last.item()                            # which waits for the device
 
 
-# ---------------------------------------------------------------- what lies on the disk
+# ---------------------------------------------------------------- what is on the disk
 def extras() -> Iterator[Finding]:
     """The optional packages."""
     for name, (what, extra) in EXTRAS.items():
         try:
             there = importlib.util.find_spec(name) is not None
-        except (ImportError, ValueError):  # somebody hid it
+        except (ImportError, ValueError):  # the module is hidden
             there = False
         yield Finding("ok" if there else "lacks", f"{name}, for {what}",
                       "" if there else install(extra))
@@ -397,7 +397,7 @@ def _cuda(number: int) -> str:
 
 
 def _nvidia_smi() -> list[str]:
-    """A line per GPU: name, driver, compute capability, memory; none where the tool is not there."""
+    """A line per GPU: name, driver, compute capability, memory; none if the tool is not there."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []

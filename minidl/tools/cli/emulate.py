@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None, prog: str = "minidl emulate") -> int:
     for name, of in (("stride", "a convolution or pooling"), ("padding", "the same"), ("window", "a pooling")):
         own.add_argument(f"--{name}", type=int, default=OPTIONS[name], metavar="N", help=f"of {of} (default: "
                          "%(default)s)")
-    own.add_argument("--layout", choices=tuple(IMAGES), default="NCHW", help="in which a convolution's arrays lie; "
+    own.add_argument("--layout", choices=tuple(IMAGES), default="NCHW", help="of a convolution's arrays; "
                      "--shape is in NCHW all the same (default: %(default)s)")
     return run(parser, argv, command)
 

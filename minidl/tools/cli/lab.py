@@ -1,4 +1,4 @@
-"""`minidl lab`: the labs of the course. Their engine lies beside them, in course/labkit."""
+"""`minidl lab`: the labs of the course. Their engine is next to them, in course/labkit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`minidl runs`: the run folders in a folder, beside each other."""
+"""`minidl runs`: the run folders in a folder, side by side."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None, prog: str = "minidl runs") -> int:
 
 
 def command(args: argparse.Namespace) -> None:
-    """Print the table, or what is asked for in its place."""
+    """Print the table, or what the flags name in its place."""
     folder = Path(args.folder)
     runs = ranked(folder)
     if not runs:
@@ -74,7 +74,7 @@ def ranked(folder: Path) -> dict[str, Run]:
 
 
 def place(row: dict[str, Any]) -> tuple[int, float]:
-    """By which an `outcome` is sorted."""
+    """The key by which an `outcome` is sorted."""
     if row["best"] is None:
         return 2, 0.0
     return (0, -row["best"]) if row["of"] == "test_accuracy" else (1, row["best"])

@@ -122,7 +122,7 @@ def _of_data(p: Parser) -> None:
     p.add_argument("--label", metavar="COLUMN", help="the column of a table's classes (default: the last)")
     p.add_argument("--header", action=argparse.BooleanOptionalAction, help="whether a table's first line names its "
                    "columns (default: by its values)")
-    p.add_argument("--data-dir", metavar="DIR", help="where data sets lie (default: $MINIDL_DATA, ./data, "
+    p.add_argument("--data-dir", metavar="DIR", help="the folder of data sets (default: $MINIDL_DATA, ./data, "
                    "torchvision's and Keras's folders, the user's cache; else they are downloaded)")
     p.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")
 
@@ -229,7 +229,7 @@ def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
     for name in vars(args):
         if name in OF_ONE_CALL or (value := config.get(name)) is None:
             continue
-        if name == "model":                # where its code is, the user says
+        if name == "model":                # the user says where its code is
             value = args.model if value not in list(zoo.MODELS) and is_code(args.model) else str(value)
         if not _is_setting(value):
             raise ValueError(f"run folder: '{file}' has a {name} of {shown(value)} but a setting is a number, a text, "
@@ -266,7 +266,7 @@ def _is_setting(value: object) -> bool:
 
 
 def _flags(name: str, value: object) -> list[str]:
-    """A setting as flags: those of a list, and of an option's dict, are several, or none."""
+    """A setting as flags: a list, or an option's dict, gives several or none."""
     flag = name.replace("_", "-")
     if isinstance(value, list):
         return [f"--{flag}={each}" for each in value]
@@ -276,8 +276,8 @@ def _flags(name: str, value: object) -> list[str]:
 
 
 def with_recipe(args: argparse.Namespace) -> argparse.Namespace:
-    """Fill the flags that were left out from the model's recipe, which is read as flags are. An optimizer's own numbers
-    replace those of a recipe that is of another one."""
+    """Fill the flags that were left out from the model's recipe, which is read like flags. An optimizer's own numbers
+    replace the recipe's if that is for another optimizer."""
     recipe = asdict(zoo.find(args.model).recipe_for(**args.option))
     stated = vars(parser(Parser.running).parse_args([f for name, value in recipe.items() for f in _flags(name, value)]))
     args.optimizer = args.optimizer or recipe["optimizer"]
@@ -292,7 +292,7 @@ def with_recipe(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def load_data(args: argparse.Namespace) -> tuple[data.Data, data.Data, str | None]:
-    """Both splits, and the warning where generated images stand in for the recipe's."""
+    """Both splits, and the warning if generated images replace the recipe's."""
     train: data.Data
     test: data.Data
     model = zoo.find(args.model)
@@ -330,7 +330,7 @@ def items(shape: tuple[int, ...]) -> str:
 
 
 def same_data(args: argparse.Namespace) -> tuple[data.Data, data.Data, str | None]:
-    """`load_data` of each rank; the first goes ahead, since it may have to download. Raises ValueError where the ranks
+    """`load_data` of each rank; the first goes ahead, since it may have to download. Raises ValueError if the ranks
     found different data."""
     world, found = distributed.current(), None
 
@@ -357,7 +357,7 @@ def loaders(args: argparse.Namespace, train: data.Data, test: data.Data, where: 
 
 
 def build(args: argparse.Namespace, train: data.Data, where: str, weights: str | Path | None) -> nn.Module:
-    """The model on its device with its first parameters, seen to run on one image of this data set."""
+    """The model on its device with its first parameters, which has run on one image of this data set's shape."""
     known = zoo.find(args.model)
     shape = known.item(train.shape, **args.option)
     of_data = known.of_data(shape, len(train.classes))
@@ -371,7 +371,7 @@ def build(args: argparse.Namespace, train: data.Data, where: str, weights: str |
             module.algorithm = args.conv_algorithm
     if weights and distributed.current().rank == 0:    # the others are sent the parameters
         minidl.load(model, weights)
-    model.to(where).eval()                 # in training, running values would take the image in
+    model.to(where).eval()                 # in training mode, running values would include the image
     with minidl.no_grad():
         model(minidl.Tensor(np.zeros((1, *shape), np.float32), device=where))
     return model.train()
@@ -411,7 +411,7 @@ def _named(whole: nn.Module, net: nn.Module) -> nn.Module:
 
 
 def optimizer_of(args: argparse.Namespace, model: nn.Module, steps: int) -> tuple[optim.Optimizer, Any]:
-    """What updates the model's parameters in so many steps, and its schedule, or one for each group."""
+    """The model's optimizer for `steps` steps, and its schedule, or one for each group."""
     numbers = {name: getattr(args, name) for name in ("lr", "momentum", "weight_decay")}
     numbers = {name: value for name, value in numbers.items() if value is not None}
     own = zoo.find(args.model).optimizer
@@ -424,7 +424,7 @@ def optimizer_of(args: argparse.Namespace, model: nn.Module, steps: int) -> tupl
 
 
 def start_from_images(model: nn.Module, train: data.Data, where: str, preprocessing: dict[str, Any]) -> None:
-    """Show a net that starts from images the first of them."""
+    """Show the first images to a net that starts from images."""
     if hasattr(model, "start_from"):
         few = train.first(WHITENED)
         images, _ = next(iter(data.DataLoader(few, len(few.labels), shuffle=False, device=where, **preprocessing)))
@@ -432,13 +432,13 @@ def start_from_images(model: nn.Module, train: data.Data, where: str, preprocess
 
 
 def result(metrics: dict[str, Any]) -> str:
-    """How good it is on the test set, in words: the accuracy, where there is one."""
+    """How good it is on the test set, in words: the accuracy, if there is one."""
     accuracy = metrics.get("test_accuracy", math.nan)
     return f"test loss {metrics['test_loss']:.4f}" if math.isnan(accuracy) else f"test accuracy {100 * accuracy:.2f} %"
 
 
 def loss_of(model: nn.Module, smoothing: float = 0.0) -> Callable[..., minidl.Tensor]:
-    """The loss that a model brings, also one seen by Views, else the cross entropy."""
+    """The loss that a model brings, also a model inside Views; else the cross entropy."""
     model = model.net if isinstance(model, Views) else model
     if smoothing and hasattr(model, "loss"):
         raise ValueError(f"--label-smoothing={smoothing} has no meaning for a model that brings its loss; leave it out")
@@ -447,7 +447,7 @@ def loss_of(model: nn.Module, smoothing: float = 0.0) -> Callable[..., minidl.Te
 
 
 def metrics_of(args: argparse.Namespace) -> dict[str, Callable[..., minidl.Tensor]]:
-    """What is measured beside loss and accuracy."""
+    """What is measured in addition to loss and accuracy."""
     return {f"top{args.top_k}_accuracy": top_k_accuracy(args.top_k)} if args.top_k else {}
 
 
@@ -539,7 +539,7 @@ def run(args: argparse.Namespace, report: bool = True) -> None:
 
 def _folder(args: argparse.Namespace, train: data.Data, test: data.Data, note: str | None, where: str,
             again: RunFolder | None) -> RunFolder:
-    """The run's, with its configuration: that which goes on, the one that was named, or a new one."""
+    """The run's folder, with its configuration: the one that goes on, the one that was named, or a new one."""
     name = re.sub(r"\.py:|[^\w.-]+", "-", f"{zoo.find(args.model).name}-{train.name}")
     folder = again or RunFolder.of_first(lambda: RunFolder(args.output_dir) if args.output_dir else
                                          RunFolder.beside(Path("runs") / name))
@@ -562,7 +562,7 @@ def _next(folder: RunFolder, last: dict[str, Any]) -> str:
 
 def see_gradients(args: argparse.Namespace, model: nn.Module, train: data.Data, where: str,
                 preprocessing: dict[str, Any]) -> None:
-    """Print how far the gradients of a net are from differences. Raises GradcheckError where one is wrong."""
+    """Print how far the gradients of a net are from differences. Raises GradcheckError if one is wrong."""
     images, labels = next(iter(data.DataLoader(train.first(SAMPLES), SAMPLES, shuffle=False, device=where,
                                                **preprocessing)))
     share = check_gradients(model, minidl.Tensor(images), minidl.Tensor(labels), loss_of(model, args.label_smoothing),
@@ -574,7 +574,7 @@ def see_gradients(args: argparse.Namespace, model: nn.Module, train: data.Data, 
 
 
 def _warn_of_stretching(args: argparse.Namespace, epochs: int, folder: RunFolder) -> None:
-    """Say so where a run that was to have so many epochs goes on by the rates of a longer one."""
+    """Warn if a run that was to have `epochs` epochs goes on by the rates of a longer one."""
     if args.resume and folder.has_checkpoint() and 0 < epochs < args.epochs and args.lr_schedule != "constant":
         complain(f"warning: --epochs grows from {epochs} to {args.epochs}, and the {args.lr_schedule} schedule with "
                  "it: the run goes on at the rates of the longer one, and is not what "
@@ -610,8 +610,8 @@ def look(args: argparse.Namespace, train: data.Data, test: data.Data, where: str
 
 
 def _require_known(weights: Path, items: data.Data, exactly: bool) -> None:
-    """Refuse data whose classes or columns are not those of weights; unless exactly, those in another order: of others
-    a net may learn again, which is said."""
+    """Refuse data whose classes or columns are not those of weights. If not `exactly`, only those in another order are
+    refused: a net may learn others again, and a warning says so."""
     try:
         known = read_metadata(weights)
     except WeightsError:                   # another program's file says nothing of its data, and loading what is wrong
@@ -631,7 +631,7 @@ def _require_known(weights: Path, items: data.Data, exactly: bool) -> None:
 
 @contextmanager
 def going_on(folder: RunFolder, args: argparse.Namespace) -> Iterator[None]:
-    """What ends a run early says where it is and how it goes on."""
+    """Whatever ends a run early also says where the run is and how to go on."""
     ranks = f"mpiexec -n {distributed.current().size} " if distributed.current().size > 1 else ""
     plugins = "".join(f" --plugin {shlex.quote(file)}" for file in args.plugin or ())      # no run folder may name them
     code = f" {shlex.quote(args.model)}" * is_code(args.model)
@@ -654,7 +654,7 @@ def _board(folder: RunFolder) -> Callable[[dict[str, Any]], None]:
 
 
 def _pictures(folder: RunFolder, model: nn.Module, test_loader: data.DataLoader) -> None:
-    """The report of a finished run, and curves, filters and confusion matrix where the extra `plot` is installed."""
+    """The report of a finished run, and curves, filters and confusion matrix if the extra `plot` is installed."""
     from minidl import plot
 
     try:

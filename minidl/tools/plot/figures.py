@@ -35,8 +35,8 @@ MAX_NAME = 16                              # characters
 
 
 class Theme(NamedTuple):
-    """Colours of a page and its figures. The series' are from Okabe and Ito's set, which colour-blind readers tell
-    apart; beside that each has its own marker."""
+    """Colours of a page and its figures. The series' are from Okabe and Ito's set, which colour-blind readers can
+    distinguish; in addition each has its own marker."""
 
     ink: str
     faint: str
@@ -66,9 +66,9 @@ def curves(metrics: Sequence[Metrics], path: Path_ | None = None) -> Figure:
 
 
 def filters(weights: np.ndarray, path: Path_ | None = None) -> Figure:
-    """Draw a layer's filters (m,c,kh,kw) as small images, as Fig. 13 of Krizhevsky's report of 2009: in colour where c
-    is 3, grey where it is 1; for any other c each channel is a grey image of its own, one row per filter. Returns the
-    figure, which a notebook shows.
+    """Draw a layer's filters (m,c,kh,kw) as small images, as Fig. 13 of Krizhevsky's report of 2009: in colour if c is
+    3, grey if it is 1; for any other c each channel is a grey image of its own, one row per filter. Returns the figure,
+    which a notebook shows.
 
     Each filter is scaled over all its channels: a weight of 0 is mid-grey, the largest |weight| of the filter is at the
     end of the scale. path: a file to write, too: .png, .svg or .pdf. Raises ValueError for another shape, ImportError

@@ -1,5 +1,5 @@
-"""A kernel that was emulated, as one page: its source with what each line costs, what of it is wrong, which lane of a
-warp asks for what, and where it lies below the roofline of a GPU."""
+"""An emulated kernel as one page: its source with what each line costs, its faults, which lane of a warp accesses what,
+and its place below the roofline of a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .svg import roofline
 
 DEFAULT_ARCH = 90
 WORD, ROW = 4, 128                         # bytes: of a bank's word; of global memory that is drawn in a line
-CELL, HIGH, LEFT, TOP = 15, 14, 62, 16     # of a word, and of what stands before and above all of them
+CELL, HIGH, LEFT, TOP = 15, 14, 62, 16     # of a word, and of what is before and above all of them
 MAX_ROWS = 40
 
 
@@ -72,7 +72,7 @@ def _heat(share: float) -> str:
     return f' style="background:rgb(224 112 0/{0.75 * share:.2f})"' if share else ""
 
 
-# ---------------------------------------------------------------- who asks for what
+# ---------------------------------------------------------------- who accesses what
 def _requests(table: Table, arch: int) -> str:
     """A picture of each line's costliest request, behind folds; the costliest of shared memory, or of all, is open."""
     texts = {number: text.strip() for number, text, _ in table.rows()}
@@ -91,8 +91,8 @@ def _unit(request: Request) -> str:
 
 
 def _request(request: Request, arch: int) -> str:
-    """Words of memory as cells, those of a bank below each other, or of global memory 128 bytes beside each other with
-    their four sectors; in each cell the lane that asks for it, or how many do."""
+    """Words of memory as cells. Those of a bank are below each other; of global memory 128 bytes are next to each
+    other, with their four sectors. In each cell is the lane that accesses it, or how many do."""
     shared, halves = request.way.startswith("shared"), rules(arch) == 2
     columns = (16 if halves else 32) if shared else ROW // WORD
     at_once = 16 if halves else 32 * WORD // max(WORD, request.size)                   # lanes

@@ -64,7 +64,7 @@ class Answers(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """What is seen beside each other: names of the columns, and for each example its error and its pictures (h,w,3)."""
+    """What is shown side by side: names of the columns, and for each example its error and its pictures (h,w,3)."""
 
     columns: tuple[str, ...]
     rows: list[tuple[float, list[np.ndarray | None]]]
@@ -224,7 +224,7 @@ def page(run: Run, live: int = 0) -> str:
 
 def document(title: str, sections: Iterable[tuple[str, str, str]], notes: Iterable[str] = (),
              facts: Iterable[tuple[str, str]] = (), live: int = 0) -> str:
-    """A page of sections (title, HTML, class), of which those without content are left out."""
+    """A page of sections (title, HTML, class); those without content are left out."""
     title = escape(short(title, MAX_SHOWN))
     return PAGE.substitute(
         title=title, light=variables(LIGHT, 0), dark=variables(DARK, 1),
@@ -326,7 +326,7 @@ def _mark(run: Run, over: str = "epoch") -> tuple[float, str] | None:
 
 
 def smoothed(values: Sequence[Any]) -> np.ndarray:
-    """The mean over a window of a fiftieth of all values, of those that are numbers; NaN where the last are none.
+    """The mean over a window of a fiftieth of all values, of those that are numbers; NaN for a value that is none.
 
     >>> smoothed([1.0, 2.0, None]).tolist()
     [1.0, 2.0, nan]
@@ -402,7 +402,7 @@ def _dict(line: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _some(values: list[Any], most: int) -> list[Any]:
-    """At most so many, from the first to the last."""
+    """At most `most` values, from the first to the last."""
     places = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
     return [values[i] for i in dict.fromkeys(places.tolist())]
 
@@ -509,7 +509,7 @@ def _short_count(count: int) -> str:
 
 
 def _classes(answers: Answers | None) -> str:
-    """Of each class: how many there are, and how many of them, and of what was called so, are right."""
+    """For each class: how many there are, and how many of them, and of those predicted as it, are right."""
     if answers is None:
         return ""
     right, true, called = np.diag(answers.counts), answers.counts.sum(axis=1), answers.counts.sum(axis=0)
@@ -617,7 +617,7 @@ def _percent(share: float) -> str:
 
 
 def _image(image: np.ndarray | None, name: str, among: int) -> str:
-    """A test image, (h,w,3) uint8, one of so many, of which all are made as small as the page needs; nothing where it
+    """A test image, (h,w,3) uint8, one of `among` images, which are all made as small as the page needs; nothing if it
     is not an image."""
     if image is None:
         return ""

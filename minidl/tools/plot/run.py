@@ -35,12 +35,12 @@ def pictures(folder: str | os.PathLike[str], model: nn.Module | None = None,
              test: Batches | None = None, code: Code | None = None) -> list[Path]:
     """Draw a run folder's curves.png, filters.png, confusion.png and report.html; returns the paths of those made.
 
-    model: the trained net; None for the one in weights.h5, if the zoo can build it, or code, the function that a net of
-    one's own was built by, as `minidl.load` takes it. test: a `data.DataLoader` of the test set, or other batches of
-    (images, labels); None for the set that config.json names, if it lies on this machine. What is lacking is left out,
-    and the report says why: a run that is not finished has its curves. Filters are those of the first convolution, or
-    those of the first linear layer where they have the shape of the images. Warns of a net that needs its code. Raises
-    FileNotFoundError where there is no run folder, ValueError for a damaged file, OSError where the pictures cannot be
+    model: the trained net; None for the one in weights.h5, if the zoo can build it, or code, the function that built a
+    net of one's own, as `minidl.load` takes it. test: a `data.DataLoader` of the test set, or other batches of (images,
+    labels); None for the set that config.json names, if it is on this machine. What is lacking is left out, and the
+    report says why: a run that is not finished has its curves. Filters are those of the first convolution, or those of
+    the first linear layer if they have the shape of the images. Warns of a net that needs its code. Raises
+    FileNotFoundError if there is no run folder, ValueError for a damaged file, OSError if the pictures cannot be
     written, ImportError without matplotlib.
     """
     run = read(Path(folder), model, test, code)
@@ -93,7 +93,7 @@ def read(folder: Path, model: nn.Module | None = None, test: Batches | None = No
 
 
 def _known_shape(model: nn.Module) -> tuple[int, ...] | None:
-    """Of an item, as the zoo's model reads it."""
+    """The shape of an item, as the zoo's model reads it."""
     known = zoo.MODELS.get(getattr(model, "model_name", ""))
     return known.read_by(model) if known else None
 
@@ -107,7 +107,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _profile(path: Path) -> dict[str, Any]:
-    """What `minidl profile --run` has left; nothing where it is not that."""
+    """What `minidl profile --run` has left; nothing if it is something else."""
     found = _settings(path) if path.exists() else {}
     try:
         cells(found["rows"], found["limits"])
@@ -117,8 +117,8 @@ def _profile(path: Path) -> dict[str, Any]:
 
 
 def _stored_model(path: Path, code: Code | None, notes: list[str]) -> tuple[nn.Module | None, tuple[int, ...] | None]:
-    """The net with a file's weights, and the shape of an item; None, with a note and a warning, where neither the zoo
-    has it nor the user has named its code."""
+    """The net with a file's weights, and the shape of an item; None, with a note and a warning, if neither the zoo has
+    it nor the user has named its code."""
     known = weights.read_metadata(path)
     if code is None and known["model"] not in zoo.MODELS:
         notes.append(f"The net's layers, filters and answers are left out: {path.name} was saved from "
@@ -130,8 +130,8 @@ def _stored_model(path: Path, code: Code | None, notes: list[str]) -> tuple[nn.M
 
 
 def _stored_test(settings: dict[str, Any], path: Path, device: str, notes: list[str]) -> data.DataLoader | None:
-    """The test set that a run's settings name, in batches as its weights file says; None, with a note, where it does
-    not lie on this machine."""
+    """The test set that a run's settings name, in batches as its weights file says; None, with a note, if it is not on
+    this machine."""
     metadata = weights.read_metadata(path) if path.exists() else {}
     known, name = metadata.get("preprocessing"), str(settings.get("data"))
     if known is None or not (name in data.DATASETS or Path(name).exists()):
@@ -153,8 +153,8 @@ def _stored_test(settings: dict[str, Any], path: Path, device: str, notes: list[
 
 
 def first_filters(model: nn.Module, shape: tuple[int, ...] | None = None) -> np.ndarray | None:
-    """The filters (m,c,kh,kw) of a net's first convolution; without one the weights of its first linear layer as
-    images of a shape (c,h,w), where they fit it, else None. A net of the zoo knows its images' shape by itself.
+    """The filters (m,c,kh,kw) of a net's first convolution; without one the weights of its first linear layer as images
+    of a shape (c,h,w), if they fit it, else None. A net of the zoo knows its images' shape by itself.
 
     >>> first_filters(zoo.build("perceptron", in_channels=1)).shape
     (10, 1, 32, 32)
@@ -178,8 +178,8 @@ def answer(model: nn.Module, test: Batches, notes: list[str]) -> dict[str, Any]:
     """What a net answers on batches of (inputs, targets), in evaluation mode, off the tape: fields of a Run, and the
     shape of an input.
 
-    By the shapes of outputs and targets it is a classifier, finds masks, makes images, or predicts numbers. Of
-    another, there is a note alone. Raises ValueError where there is no item, or a label has no output.
+    By the shapes of outputs and targets it is a classifier, finds masks, makes images, or predicts numbers. For any
+    other net there is only a note. Raises ValueError if there is no item, or a label has no output.
     """
     units, kind = Units(model), None
     preprocessing, shape = getattr(test, "preprocessing", None), None
@@ -264,8 +264,8 @@ class Images:
 
 
 class Masks(Images):
-    """Of logits (n,classes,h,w) and labels (n,h,w): which pixels are right, and the masks beside each other. A label
-    that is not a class does not count."""
+    """Of logits (n,classes,h,w) and labels (n,h,w): which pixels are right, and the masks side by side. A label that is
+    not a class does not count."""
 
     error = "share of wrong pixels"
     columns = "image", "mask", "predicted mask"

@@ -20,7 +20,7 @@ MAX_DRAWN = 300                            # points of a line: of more, the leas
 MAX_MARKED = 40                            # points that have a marker
 MAX_COLUMNS = 50                           # places at which the pointer finds values
 LARGEST = 1e300
-MAX_SERIES = 8                             # that the palette tells apart
+MAX_SERIES = 8                             # that the palette can distinguish
 
 
 class Series(NamedTuple):
@@ -36,7 +36,7 @@ class Series(NamedTuple):
 
 def series(name: str, colour: str, x: Sequence[float] | np.ndarray, y: Sequence[Any] | np.ndarray,
            look: str = "") -> Series:
-    """One of numbers, in which None is not a number, and none is so large that a difference would not be one."""
+    """A Series of numbers. None is not a number, and large ones are clipped, so that differences are numbers."""
     values = np.array([math.nan if each is None else each for each in y], np.float64)
     values[~np.isfinite(values)] = math.nan
     return Series(name, colour, np.asarray(x, np.float64), values.clip(-LARGEST, LARGEST), look)
@@ -46,8 +46,8 @@ def chart(lines: Sequence[Series], x_label: str, y_label: str, log: bool = False
           mark: tuple[float, str] | None = None, names: Sequence[str] = ()) -> str:
     """A figure of lines over a common x, with a legend, and with the values at the pointer.
 
-    log: the y axis is logarithmic, where values are above 0. zero: it begins at 0. mark: an x with a word. names: of
-    x = 0, 1, ..., where it is not a number.
+    log: the y axis is logarithmic, if any value is above 0. zero: it begins at 0. mark: an x with a word. names: those
+    of x = 0, 1, ..., if it is not a number.
     """
     lines = [line for line in lines if np.isfinite(line.y).any()]
     if not lines:
@@ -123,7 +123,7 @@ def ridges(rows: Sequence[tuple[str, Sequence[int], float, float]], x_label: str
 
 
 def roofline(flop: float, moved: float, points: Sequence[tuple[str, float, float]]) -> str:
-    """A figure of a machine's limit, of so many FLOP and bytes per second; and points: name, FLOP per byte, FLOP/s."""
+    """A figure of a machine's limits, FLOP/s and bytes/s; and points: name, FLOP per byte, FLOP/s."""
     across = Axis(min([0.1, *(x / 2 for _, x, _ in points)]), max([100, *(4 * x for _, x, _ in points)]), LEFT, RIGHT,
                   log=True)
     low = 10 ** across.low
@@ -147,8 +147,8 @@ def roofline(flop: float, moved: float, points: Sequence[tuple[str, float, float
 
 # ---------------------------------------------------------------- axes
 class Axis:
-    """From values to places on the page. room: what is left free at both ends, as a share.
-    whole: values are integers. names: what 0, 1, ... stand for."""
+    """Maps values to places on the page. room: what is left free at both ends, as a share. whole: values are integers.
+    names: the labels of 0, 1, ..."""
 
     def __init__(self, low: float, high: float, begin: float, end: float, log: bool = False, room: float = 0.0,
                  whole: bool = False, names: Sequence[str] = ()):
@@ -167,7 +167,7 @@ class Axis:
         return self.names[round(value)] if self.names else _label(value)
 
     def ticks(self, most: int = 6) -> list[float]:
-        """Round values, at most so many."""
+        """Round values, about `most` of them: one more if both ends are among them."""
         if self.log and self.high - self.low > 1:
             first, last = math.ceil(self.low), math.floor(self.high)
             every = -(-(last - first + 1) // most) or 1
@@ -217,7 +217,7 @@ def _label(value: float) -> str:
 
 # ---------------------------------------------------------------- lines and values
 def _line(line: Series, across: Axis, up: Axis) -> list[str]:
-    """Its path, broken where a value cannot be drawn, with markers where there are few."""
+    """Its path, broken where a value cannot be drawn, with markers if there are few."""
     drawn = np.isfinite(line.y) & np.isfinite(line.x) & ((line.y > 0) | (not up.log))
     at = np.flatnonzero(drawn)
     if len(at) > MAX_DRAWN:                # the least and the largest of each run of neighbours
@@ -234,7 +234,7 @@ def _line(line: Series, across: Axis, up: Axis) -> list[str]:
 
 
 def _columns(lines: Sequence[Series], across: Axis, x_label: str) -> list[str]:
-    """At each of some places an invisible column, which shows the values there while the pointer is on it."""
+    """An invisible column at each of some places, which shows the values there while the pointer is on it."""
     longest = max(lines, key=lambda line: len(line.x))
     at = longest.x[np.unique(np.linspace(0, len(longest.x) - 1, MAX_COLUMNS).round().astype(int))]
     at = np.unique(at[np.isfinite(at)])

@@ -18,7 +18,7 @@ class TensorBoard:
 
     `train_loss` and `test_loss` become loss/train and loss/test, at the number of the step; what is not a number is
     left out. When a call returns, its epoch is in the file. The folder is made. Raises ImportError without
-    tensorboardX, OSError where the folder cannot be written.
+    tensorboardX, OSError if the folder cannot be written.
     """
 
     def __init__(self, folder: str | os.PathLike[str]):

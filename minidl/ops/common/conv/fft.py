@@ -2,20 +2,22 @@
 
 A convolution is a product in the frequency domain. Images are cut into tiles of th x tw pixels that overlap by the
 filter's size less one (overlap-save); the last axes of tiles and of filters, padded with zeros to the same size, are
-transformed; at each frequency the channels are summed, which is a product of two complex matrices; and of what comes
-back the outputs that the tile's end does not wrap around are kept. Transforms are of real numbers: half of the
-frequencies do.
+transformed; at each frequency the channels are summed, which is a product of two complex matrices; and of what is
+transformed back, the outputs that do not wrap around the tile's end are kept. Transforms are of real numbers, so half
+of the frequencies are enough.
 
     y    for each frequency   conj(W) (m,c) @ X (c,tiles)       tiles of x, at their first outputs
     dx   for each frequency   W^T     (c,m) @ GY (m,tiles)      tiles of gy; not conjugated, since filters are mirrored
     dw   for each frequency   conj(GY) (m,tiles) @ X^T (tiles,c), summed over the images; gy is the filter here
 
-A stride costs what it saves elsewhere: outputs of a stride of 1 are computed, and those between are left away; in the
-gradients gy has zeros there. One text for NumPy and CuPy: `Backend` is what they do in ways of their own.
+Other algorithms save work by a stride, this one does not: outputs of a stride of 1 are computed, and those between are
+left out; in the gradients gy has zeros there. One text serves NumPy and CuPy: `Backend` holds what they do in different
+ways.
 
-Rounding: errors are spread over a tile. An output is a few eps of S away from the exact one, be it itself small, or
+Rounding: errors are spread over a tile. An output is a few eps of S away from the exact one, even if that is small or
 zero; S is the root of the sum, over channels, of |tile|^2 |filter|^2 (check_conv.spread_bound is what tests allow). NaN
-and infinity are spread, too: an image's make every output of their tiles NaN, in all maps; a filter's its whole map.
+and infinity are spread, too: in an image they make every output of their tiles NaN, in all maps; in a filter, its whole
+map.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from typing import Any, NamedTuple
 from ..geometry import ConvGeometry
 from ..primitives import Array
 
-TILES = 16, 32                             # sizes that are tried beside the whole image
+TILES = 16, 32                             # sizes that are tried in addition to the whole image
 MAX_FREQUENCIES = 65535                    # of a tile: as many matrices are in one product on a GPU
 WORKING = 4                                # copies of a spectrum, at most, while it is made and used
 
@@ -39,8 +41,8 @@ Work = Callable[[int, int], Any]
 class Backend(NamedTuple):
     """How arrays of a backend are transformed and multiplied, and how many bytes may be used for that.
 
-    `forward` pads the last two axes to a size and transforms them, `inverse` goes back, each but for a factor: after
-    both, a convolution of tiles of so many pixels is to be multiplied by `gain` of these.
+    `forward` pads the last two axes to a size and transforms them, `inverse` goes back, each up to a factor: after
+    both, a convolution must be multiplied by `gain` of the number of pixels of a tile.
     """
 
     xp: ModuleType                         # numpy or cupy
@@ -56,7 +58,7 @@ class Backend(NamedTuple):
 
 
 class Tiling(NamedTuple):
-    """Tiles of th x tw, each `down` and `right` of the one before: so many outputs does each give."""
+    """Tiles of th x tw, each `down` or `right` pixels after the one before; each gives down x right outputs."""
 
     th: int
     tw: int
@@ -126,7 +128,7 @@ def tiling(direction: str, g: ConvGeometry) -> Tiling:
 
 # ---------------------------------------------------------------- the pieces
 def _placed(xp: ModuleType, x: Array, first: tuple[int, int], step: tuple[int, int], size: tuple[int, int]) -> Array:
-    """(a,n,*size) from images (n,a,h,w): pixel (i,j) at first + (i,j) * step, zeros elsewhere; cut where it is out."""
+    """(a,n,*size) from images (n,a,h,w): pixel (i,j) at first + (i,j) * step, else zeros; those outside are cut."""
     placed = xp.zeros((x.shape[1], x.shape[0], *size), x.dtype)
     to, of = [], []
     for start, by, length, room in zip(first, step, x.shape[2:], size):
@@ -139,7 +141,7 @@ def _placed(xp: ModuleType, x: Array, first: tuple[int, int], step: tuple[int, i
 
 
 def _spectrum(k: Backend, tiles: Array, size: tuple[int, int]) -> Array:
-    """(f,a,l) of tiles (a,...,h,w): l is all between."""
+    """(f,a,l) of tiles (a,...,h,w): l joins all axes between."""
     spectrum = k.forward(tiles, size)
     return k.xp.ascontiguousarray(spectrum.reshape(len(tiles), -1, size[0] * (size[1] // 2 + 1)).transpose(2, 0, 1))
 
@@ -168,8 +170,8 @@ def _chunks(k: Backend, t: Tiling, inputs: int, outputs: int, itemsize: int) -> 
 
 
 class Way(NamedTuple):
-    """Images are laid out from `first` on, `spread` apart; of what tiles give, `skip` are wrong; outputs are a `stride`
-    apart."""
+    """Pixels of images are placed from `first` on, in steps of `spread`; the first `skip` results of a tile are wrong;
+    outputs are taken in steps of `stride`."""
 
     first: tuple[int, int]
     spread: tuple[int, int]
@@ -222,7 +224,8 @@ def dx(k: Backend, gy: Array, w: Array, g: ConvGeometry) -> Array:
 
 
 def dw(k: Backend, gy: Array, x: Array, g: ConvGeometry) -> Array:
-    """A tile of x beside as many outputs' gradients as all taps meet in it; one transform back of the sum of all."""
+    """A tile of x is multiplied by the gradients of the outputs whose taps are all in it. The sum of all is transformed
+    back once."""
     out, t = k.empty((g.m, g.c, g.kh, g.kw), gy.dtype), tiling("dw", g)
     filters, images = _chunks(k, t, g.c, g.m, gy.dtype.itemsize)
     for m in range(0, g.m, filters):

@@ -20,7 +20,7 @@ from ..geometry import ConvGeometry, PoolGeometry
 Launcher = Callable[..., None]
 Refuses = Callable[..., str | None]
 Size = int | tuple[int, ...]
-Sizes = ConvGeometry | PoolGeometry | None     # of an op, where its arrays do not say all
+Sizes = ConvGeometry | PoolGeometry | None     # of an op, if its arrays do not say all
 
 MAX_THREADS, MAX_GRID = 1024, 65535        # per block; blocks along a grid's second and third axis, on every GPU
 STRUCTS = {ConvGeometry: "Geometry", PoolGeometry: "Window"}           # of common.cuh, as which kernels take g
@@ -92,7 +92,7 @@ def users(k: ModuleType, *, kind: str, algorithm: str, g: Sizes = None, **inputs
 
 class OwnConv(NamedTuple):
     """An algorithm of a user's, of a convolution or of another of KINDS: the text of its .cu file, includes pasted in,
-    and its launchers by direction. bias: whether that of y takes b, which is added behind it otherwise."""
+    and its launchers by direction. bias: whether that of y takes b; if not, b is added after it."""
 
     name: str
     file: str                              # what messages call the source
@@ -117,7 +117,7 @@ class OwnConv(NamedTuple):
         return self.own_refuses(direction, g, dtype) if self.own_refuses else None
 
     def run(self, direction: str, launch: Launch, *arguments: Array) -> Array:
-        """The result of a direction for its arguments, of which the last is g where there is one."""
+        """The result of a direction for its arguments; if it takes g, that is the last one."""
         row = KINDS[self.kind][direction]
         given = dict(zip(row.takes.split(), arguments))
         out = launch.empty(row.shape(*arguments))
@@ -133,7 +133,7 @@ class OwnConv(NamedTuple):
 
 
 class Launch:
-    """`launch(kernel, grid, block, *arguments)`: what a launcher of one's own is given first."""
+    """`launch(kernel, grid, block, *arguments)`, which a user's launcher takes as its first argument."""
 
     def __init__(self, own: OwnConv, dtype: np.dtype):
         self.own, self.dtype = own, dtype
@@ -167,7 +167,7 @@ class Launch:
         self.symbols[symbol] = array
 
     def empty(self, shape: tuple[int, ...]) -> Any:
-        """An array of the inputs' dtype for sums in parts and the like, which is not set."""
+        """An array of the inputs' dtype, not initialised, for partial sums and the like."""
         raise NotImplementedError
 
     def _start(self, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...],

@@ -1,6 +1,6 @@
 """Convolution in groups (KSH 2012, section 3.2), where a filter reads the channels of its own group alone, and with
-dilation (Yu and Koltun 2016), where it reads pixels apart. Thin groups have algorithms of their own; others are plain
-convolutions of parts."""
+dilation (Yu and Koltun 2016), where it reads pixels at a distance. Thin groups have algorithms of their own; others are
+plain convolutions of parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THIN = 8                                   # channels, and filters, of a group u
 
 
 def as_one(g: ConvGeometry) -> bool:
-    """Whether the primitives are given one that is not dense whole."""
+    """Whether the primitives take a convolution that is not dense as a whole."""
     thin = max(g.c, g.m) <= THIN * g.groups and g.kh <= TALL
     return g.algorithm == "grouped" or (g.algorithm == "auto" and thin)
 
@@ -53,9 +53,9 @@ def _parts(size: int, groups: int) -> list[slice]:
 def dilated(k: ModuleType, x: Tensor, w: Tensor, b: Tensor | None, *, g: ConvGeometry) -> Body:
     """Along an axis, output i reads the pixels i s + p d.
 
-    With q = gcd(s, d), outputs whose i leaves the same rest by d / q read every d-th pixel from rest * s on: so they
-    are a convolution without dilation, of stride s / q, of these pixels, and of every d-th of the padding. The images
-    of all rests are one batch.
+    With q = gcd(s, d), outputs whose i has the same remainder r by d / q read every d-th pixel from r * s on. So they
+    are a convolution without dilation, of stride s / q, of these pixels and of every d-th of the padding. The images
+    of all remainders are one batch.
     """
     rows = _Way(g.h, g.top, g.oh, g.kh, g.sh, g.dh)
     cols = _Way(g.w, g.left, g.ow, g.kw, g.sw, g.dw)

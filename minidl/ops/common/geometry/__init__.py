@@ -48,8 +48,8 @@ class PoolGeometry(NamedTuple):
 
 
 class ConvGeometry(NamedTuple):
-    """Sizes of a convolution: as PoolGeometry, with m filters, each of which reads the c / groups channels of its
-    group, pixels dh and dw apart; and the algorithm that was asked for."""
+    """Sizes of a convolution: as PoolGeometry, with m filters; each reads the c / groups channels of its group, at
+    pixels in steps of dh and dw. And the algorithm that was requested."""
 
     n: int
     c: int
@@ -78,14 +78,14 @@ class ConvGeometry(NamedTuple):
 
 
 def plain(value: Any) -> Any:
-    """NumPy's numbers as Python's, also within tuples: small ones overflow, and they are printed in other words."""
+    """NumPy's numbers as Python's, also within tuples: NumPy's small ones overflow, and they print differently."""
     if isinstance(value, tuple):
         return tuple(map(plain, value))
     return value.item() if isinstance(value, Number) and hasattr(value, "item") else value
 
 
 def is_int(value: object, least: float) -> bool:
-    """Whether a value is an int of at least `least`, NumPy's too. True and False are not: they are other options'."""
+    """Whether a value is an int of at least `least`, NumPy's too. True and False are not: other options take them."""
     return (value.__class__ is int or (isinstance(value, Integral) and not isinstance(value, bool))) and (
         int(value) >= least)
 
@@ -120,8 +120,8 @@ def edges(name: str, padding: Padding) -> tuple[int, int, int, int]:
 
 def around(name: str, padding: Windows | Triple, window: tuple[int, ...], stride: tuple[int, ...],
            dilation: tuple[int, ...]) -> Any:
-    """A convolution's padding in numbers: "same" has the output as large as the input (for an even window one more
-    behind than before), "valid" is 0."""
+    """A convolution's padding in numbers: "same" makes the output as large as the input (for an even window, with
+    one more after than before), "valid" is 0."""
     if not isinstance(padding, str):
         return padding
     if padding == "valid":
@@ -180,7 +180,7 @@ def conv_geometry(x: tuple[int, ...], w: tuple[int, ...], b: tuple[int, ...] | N
 @cached
 def pool_geometry(name: str, x: tuple[int, ...], size: Pair, stride: Pair | None,
                   padding: Padding) -> PoolGeometry:
-    """The geometry of a pooling from x (n,c,h,w); the stride is the window's size where it is None."""
+    """The geometry of a pooling from x (n,c,h,w); the stride is the window's size if it is None."""
     if len(x) != 4:
         raise ValueError(f"{name}: x has shape {x} but must have 4 axes (n,c,h,w); see .reshape()")
     kh, kw = pair(name, "size", size, 1)

@@ -57,7 +57,7 @@ class Attention(NamedTuple):
         return np.exp(s - sums[..., None])
 
     def grad_scores(self, go: Array, v: Array, o: Array, p: Array) -> Array:
-        """By the scores, from the weights p."""
+        """The gradient by the scores, from the weights p."""
         gs = self.by_rows(go, v)
         gs -= np.sum(go * o, axis=-1, keepdims=True)
         gs *= p

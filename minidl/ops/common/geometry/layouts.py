@@ -1,4 +1,4 @@
-"""The orders in which images and filters lie in memory, for launchers of convolutions that take `layout`.
+"""The orders of images and filters in memory, for launchers of convolutions that take `layout`.
 
 The kernels' side is ops/cuda/include/layout.cuh.
 """
@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-# Layout -> for each axis of what lies in memory, which axis of (n,c,h,w) it is; and which of (m,c,kh,kw)
+# Layout -> for each axis in memory order, which axis of (n,c,h,w) it is; and which of (m,c,kh,kw)
 IMAGES = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1), "CHWN": (1, 2, 3, 0)}
 FILTERS = {"NCHW": (0, 1, 2, 3), "NHWC": (2, 3, 1, 0), "CHWN": (0, 1, 2, 3)}
 
 LANES = 16                                 # neighbours in memory that a block takes: maps in NHWC, images in CHWN
-CHANNELS = 8                               # of its input that a block takes at a time in NHWC, where there are so many
+CHANNELS = 8                               # of its input, at most, that a block takes at a time in NHWC
 
 
 def known(function: str, layout: str) -> str:
-    """The layout. Raises ValueError for a name that is none."""
+    """The layout. Raises ValueError for a name that is not a layout."""
     if layout not in IMAGES:
         raise ValueError(f"{function}: layout is {layout!r} but must be one of {', '.join(IMAGES)}; write it so")
     return layout

@@ -52,7 +52,7 @@ def widened(x: Array) -> Array:
 class PrimitiveForm(NamedTuple):
     """A primitive's form in NHWC: its name; for each argument of the plain primitive, and for each result, i: an image,
     or None; x: the winners of windows; -: anything else. And what the form takes, from the plain arguments and the
-    precision, or None where it cannot do the case."""
+    precision, or None if it cannot do the case."""
 
     name: str
     takes: str
@@ -60,7 +60,7 @@ class PrimitiveForm(NamedTuple):
     arguments: Callable[[Arguments, str], Arguments | None]
 
 
-Fits = Callable[[Mapping[str, Any]], bool]             # of the values that a row's names stand for
+Fits = Callable[[Mapping[str, Any]], bool]             # of the values of a row's names
 MADE: dict[str, Callable[..., Any]] = {}               # what rows make of values, by the name there; None: does not fit
 
 
@@ -81,17 +81,17 @@ def form_of(row: Rule, fits: Fits) -> PrimitiveForm:
     return PrimitiveForm(form.primitive, takes, "".join(roles.get(each, "-") for each in plain.results), arguments)
 
 
-Row = tuple[str, str, Fits]                            # the plain call, the form, and where that can do it
+Row = tuple[str, str, Fits]                            # the plain call, the form, and whether that can do it
 
 
 def read(rows: Iterable[Row]) -> list[tuple[str, PrimitiveForm]]:
-    """(the plain primitive, its form) for each row; of each activation where one is the primitive."""
+    """(the plain primitive, its form) for each row; for each activation if the primitive is ACT or its gradient."""
     return [(each.pattern[0].primitive, form_of(each, fits)) for plain, form, fits in rows for each in (
         each_act(plain, form, ALL) if ACT in plain.split("(")[0] else [rule(plain, form)])]
 
 
 def always(of: Mapping[str, Any]) -> bool:
-    """Of a form that can do every case of its plain primitive."""
+    """For a form that can do every case of its plain primitive."""
     return True
 
 
@@ -115,8 +115,8 @@ def _alike(of: Mapping[str, Any]) -> bool:
 
 def _sliced(of: Mapping[str, Any]) -> bool:
     """x[::, ::, ::, ::]. A slice stays where it is in memory, and kernels read 16 bytes at a time: so it, and each
-    slice of it, begins at a multiple of 16 bytes. Where channels do not fill these, it begins where the image does and
-    has all channels."""
+    slice of it, must begin at a multiple of 16 bytes. If channels do not fill 16 bytes, it must begin where the image
+    does and have all channels."""
     if not _by_slices(of):
         return False
     all_of = [range(size) for size in of["x"].shape]
@@ -127,7 +127,7 @@ def _sliced(of: Mapping[str, Any]) -> bool:
 
 
 def _by_slices(of: Mapping[str, Any]) -> bool:
-    """Of a gradient, one which nothing is added up in."""
+    """Whether all indices are slices; for a gradient, whether nothing is added up in it, too."""
     index = of["index"]
     return isinstance(index, tuple) and all(isinstance(part, slice) for part in index) and of.get("once", True)
 
@@ -137,12 +137,12 @@ def _of_all_axes(index: tuple[slice, ...]) -> tuple[slice, ...]:
 
 
 def _with_zeros(of: Mapping[str, Any]) -> bool:
-    """Which are the same bits in both types."""
+    """Whether the frame is zeros, which are the same bits in both types."""
     return of["value"] == 0 and len(of["widths"]) == 4
 
 
 def ordered(of: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What there is for each axis of (n,c,h,w), for those of (n,h,w,c)."""
+    """The entries for the axes of (n,c,h,w), in the order of (n,h,w,c)."""
     return tuple(of[axis] for axis in AXES)
 
 
@@ -180,7 +180,7 @@ IMAGES: tuple[Row, ...] = (
      "gx.i, gw, gb = normalize_grad_nhwc(gy.i, x.i, w, mean, rstd, g)", _across),
     ("gz, gx, gw, gb = normalize_act_grad(gy, other, y, x, w, mean, rstd, g, ACT)",
      "gz.i, gx.i, gw, gb = normalize_act_grad_nhwc(gy.i, other.i, y.i, x.i, w, mean, rstd, g, ACT)", _across),
-    # whose own code does for images in any order
+    # primitives whose own code works for images in any order
     ("y = getitem(x, index)", "y.i = getitem(x.i, turned(index))", _sliced),
     ("gx = getitem_grad_x(gy, index, shape, once)", "gx.i = getitem_grad_x(gy.i, turned(index), ordered(shape), True)",
      _by_slices),
@@ -222,13 +222,13 @@ JOINED: tuple[Rule, ...] = (
         """, "z, gw, gb = layer_norm_grad_nhwc(gy, x, w, mean, rstd, g, other)")
       for both in ("gx, other", "other, gx")],
 )
-# What the pass joins where the maxima are of the same relu: it lets pass what won where the winner is above 0
+# The pass joins these if the maxima are of the same relu: it passes a winner's gradient if the winner is above 0
 AT_MAXIMA = rule("""
     gz = act_grad_nhwc(gy, None, y, 'relu')
     gx = max_pool2d_grad_x_nhwc(gz, index, g)
     """, "gx = max_pool2d_grad_relu_nhwc(gy, index, y, g)")
 
-# What passes make by looking further than a pattern does: an activation's gradient by what is normalised once more; and
+# What passes make by looking further than a pattern does: an activation's gradient by values normalised again; and
 # h: images in NCHW, stored in bf16 (compiler/passes/halves.py)
 FURTHER: tuple[Rule, ...] = (
     rule("""

@@ -1,7 +1,7 @@
-"""Rows: what linear layers, layer normalisation and attention read, stored as images in NHWC are.
+"""Rows: what linear layers, layer normalisation and attention read, stored like images in NHWC.
 
 A value (..., c) as rows is an image (rows,1,1,c) of one pixel each: so a linear layer is a convolution of 1x1, and the
-kernels of images in NHWC do for what follows it. Its order in memory stays as it is. As a view, a value keeps its own
+kernels of images in NHWC work for what follows it. Its order in memory stays as it is. As a view, a value keeps its own
 shape and strides. Both are float32, or bfloat16 in uint16; see nhwc.py.
 """
 
@@ -21,7 +21,7 @@ MIN_ROWS, MIN_WIDTH = 1024, 32             # of a linear layer, from which a con
 MAX_NORMALISED = 1024                      # channels of a row that threads hold
 MAX_HEAD = 128                             # numbers of a head of attention
 PRECISIONS = "tf32", "bf16"
-ANY_ORDER = "getitem", "getitem_grad_x", "pad", "transpose", "concatenate"     # whose own code does for images too
+ANY_ORDER = "getitem", "getitem_grad_x", "pad", "transpose", "concatenate"     # whose own code works for images too
 SAME = "same"                              # the form of a call whose result is its argument in another shape
 
 
@@ -46,7 +46,7 @@ def _grad_pixels(gy: Array, x: Array) -> ConvGeometry | None:
 
 
 def _bias(of: Mapping[str, Any]) -> bool:
-    """A number for each channel of an image."""
+    """Whether b is a number for each channel of an image."""
     return getattr(of["b"], "shape", None) == (1, of["x"].shape[1], 1, 1)
 
 
@@ -57,7 +57,7 @@ def _layer_norm(of: Mapping[str, Any]) -> bool:
 
 
 def _attention(of: Mapping[str, Any]) -> bool:
-    """Of heads that the kernels take."""
+    """Whether the kernels take these heads."""
     widths, mask = {of[each].shape[-1] for each in "qkv"}, of["mask"]
     fits = len(widths) == 1 and min(widths) % FULL == 0 and max(widths) <= MAX_HEAD and of["precision"] in PRECISIONS
     return fits and (mask is None or mask.dtype == "float32")
@@ -68,7 +68,7 @@ def _turned(*order: int) -> Fits:
 
 
 def _basic(of: Mapping[str, Any]) -> bool:
-    """Indices that give views."""
+    """Whether the index gives a view."""
     index = of["index"] if isinstance(of["index"], tuple) else (of["index"],)
     return all(isinstance(part, (int, slice, EllipsisType, type(None))) and not isinstance(part, bool)
                for part in index)
@@ -115,7 +115,7 @@ for _primitive, _form in read(TABLE):
 
 PRIMITIVES |= {form.name: PLAIN for forms in ROWS.values() for form in forms if form.name not in {SAME, *PRIMITIVES}}
 
-# Of each form and of what passes make of forms: what it computes
+# What each form computes, and each call that passes make of forms
 COMPUTED: dict[str, list[Rule]] = {}
 for _rule in (*(rule(plain, form) for plain, form, _ in (*IMAGES, *TABLE)), *FURTHER, AT_MAXIMA, *JOINED):
     if _rule.fused.primitive not in {SAME, *ANY_ORDER} and not any(isinstance(a, Made) for a in _rule.fused.arguments):

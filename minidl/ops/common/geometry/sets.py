@@ -9,7 +9,7 @@ class NormGeometry(NamedTuple):
     """Sizes of a normalisation of n images, each of `groups` times `inner` values, or `channels` times `spread`.
 
     A set is the values of one group: in one image, or `across` all images. Each has its own mean and deviation, and
-    each channel its own weight; where sets go across, groups are channels. affine: the weight's shape.
+    each channel its own weight; if sets go across, groups are channels. affine: the weight's shape.
     """
 
     n: int

@@ -1,8 +1,8 @@
 """Convolution on NumPy arrays: x (n,c,h,w), w (m,c,kh,kw), y (n,m,oh,ow); g is an ops.common.geometry.ConvGeometry.
 
-Four algorithms, each in the directions y (forward), dx and dw: the formula (direct.py), an image at a time, unrolled
-(unroll.py), many images as matrix products (gemm.py, or shifted.py), which `auto` is, and transforms (fft.py). And one
-for what is not dense (grouped.py).
+Four algorithms, each in the directions y (forward), dx and dw: the formula (direct.py); one unrolled image at a time
+(unroll.py); many images as matrix products (gemm.py or shifted.py), which is `auto`; and transforms (fft.py). One more
+is for what is not dense (grouped.py).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ def crop(xp: Array, g: ConvGeometry) -> Array:
 
 
 def under(xp: Array, p: int, q: int, g: ConvGeometry) -> Array:
-    """The elements of padded images that filter element (p, q) meets, one an output: (n,c,oh,ow)."""
+    """The elements of padded images that filter element (p, q) meets, one per output: (n,c,oh,ow)."""
     return xp[:, :, p * g.dh:p * g.dh + g.sh * g.oh:g.sh, q * g.dw:q * g.dw + g.sw * g.ow:g.sw]
 
 

@@ -14,11 +14,11 @@ from ..parallel import empty, parallel_for
 
 FILTER_BYTES = 1 << 28
 IMAGE_BYTES = 1 << 26                      # of a chunk
-SHARES = 8                                 # chunks, at least, for as many cores; and at most whose results are kept
+SHARES = 8                                 # chunks, at least, for as many cores; results of at most this many are kept
 
 
 def _forward(x: Array, size: tuple[int, int]) -> Array:
-    """By norm="forward", which divides: without, NumPy transforms float32 in float64, and takes four times as long."""
+    """By norm="forward", which divides: without it NumPy transforms float32 in float64 and takes four times as long."""
     return np.fft.rfft2(x, size, norm="forward")
 
 

@@ -1,12 +1,12 @@
 """Convolution as a matrix product over many images: a buffer unrolled along the columns only, chunks of images on all
 cores.
 
-How it needs only columns unrolled: its buffer holds, for each row r of the padded images, the c*kw rows
-"channel c shifted by q" one below the other. The kh*c*kw rows that output row i wants are then those of the image
-rows i*sh, i*sh + 1, ...: one block of the buffer, and the next output row's block overlaps it. np.matmul takes such
-blocks as they lie, so the copies are kh times fewer than the full unrolling, and one call does all rows.
-The images of a chunk lie innermost: runs are ow*nb elements long, however narrow the image. Buffers are rebuilt in
-each direction, which costs less than keeping them: for all images they would not fit the cache.
+Why only columns must be unrolled: the buffer holds, for each row r of the padded images, the c*kw rows
+"channel c shifted by q" one below the other. The kh*c*kw rows that output row i needs are then those of the image
+rows i*sh, i*sh + 1, ...: one block of the buffer, and the next output row's block overlaps it. np.matmul reads such
+blocks in place, so there are kh times fewer copies than in the full unrolling, and one call does all rows.
+The images of a chunk are innermost if rows are narrow: then runs are ow*nb elements long. Buffers are rebuilt in each
+direction, which costs less than keeping them: for all images they would not fit the cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MIN_PRODUCTS_PER_IMAGE = 1 << 18           # for one wide output row of one imag
 MIN_PIXELS_PER_IMAGE = 64                  # of its output, too: the calls for fewer take longer than their products
 MIN_WIDE_COLUMNS = 16                      # columns that are a run worth copying, and multiplying, on their own
 
-# OpenBLAS multiplies small matrices as they lie, without packing them first: up to twice as fast.
+# OpenBLAS multiplies small matrices in place, without packing them first: up to twice as fast.
 MAX_SMALL_PRODUCT = 1_000_000              # multiplications up to which it does
 MAX_SMALL_RESULT = 1_200                   # elements of a @ b.T up to which it does
 MIN_ROWS = 8                               # rows of a: splitting into fewer to get there costs more than it gains
@@ -39,7 +39,7 @@ MIN_UNLOCKED = 512                         # elements: for a smaller result NumP
 
 # ---------------------------------------------------------------- the pieces
 def _chunk(g: ConvGeometry, itemsize: int, results: int = 0) -> int:
-    """How many images go through a buffer, which holds at least as many numbers as its products add to `results`.
+    """How many images go through a buffer. It holds at least `results` numbers, as many as its products are added to.
 
     It depends on sizes alone, so that results do not depend on the cores."""
     if (g.ow >= MIN_WIDE_COLUMNS and g.oh * g.ow >= MIN_PIXELS_PER_IMAGE
@@ -58,8 +58,8 @@ def _part(count: int, most: int) -> int:
 def _lines(name: str, shape: tuple[int, ...], columns: int, images: int, dtype: np.dtype) -> tuple[Array, Array]:
     """Scratch of lines, a row of each image: as (*shape, columns*images) and as (*shape, columns, images).
 
-    In memory narrow rows lie with the images innermost, so that what is copied and added are long runs all the same;
-    wide ones lie image by image, which spares transposing them.
+    In memory the images are innermost for narrow rows, so that copies and additions go over long runs all the same;
+    wide rows are stored image by image, so they need no transposing.
     """
     flat = scratch(name, (*shape, columns * images), dtype)
     if columns < MIN_WIDE_COLUMNS:
@@ -109,7 +109,7 @@ def _chunk_y(x: Array, w: Array, b: Array | None, y: Array, g: ConvGeometry) -> 
 
 
 def _phase(phase: int, before: int, size: int, stride: int) -> tuple[slice, int, int]:
-    """Pixels that lie `phase` behind multiples of a stride, after `before` more: (these, first multiple, how many)."""
+    """Pixels i with (i + before) % stride == phase: (their slice, the first one's (i + before) // stride, how many)."""
     first = (phase - before) % stride
     return slice(first, None, stride), (first + before) // stride, len(range(first, size, stride))
 
@@ -117,9 +117,9 @@ def _phase(phase: int, before: int, size: int, stride: int) -> tuple[slice, int,
 def _chunk_dx(gy: Array, w: list[Array], dx: Array, g: ConvGeometry) -> None:
     """For each image row: (c*kw, kh*m) @ (kh*m, ow*nb), its kw shifts added up -> dx (nb,c,h,w)
 
-    An image row meets each sh-th row of the filters alone, by its phase: w is a matrix per phase. The output rows that
-    it takes part in are neighbours, the lowest p with the last of them: so w comes with its rows reversed, and gy is
-    between rows of zeros. Image columns lie apart by their phases, too: what is added up are runs.
+    An image row meets only every sh-th row of the filters, by its phase: w is a matrix per phase. The output rows that
+    it takes part in are neighbours, and the lowest p belongs to the last of them: so w has its rows reversed, and gy is
+    between rows of zeros. Image columns are separated by their phases too, so that whole runs are added up.
     """
     nb, front = len(gy), -(-g.kh // g.sh) - 1
     flat, maps = _lines("maps", (front - (-(g.h + g.top + g.bottom) // g.sh), g.m), g.ow, nb, gy.dtype)
@@ -129,7 +129,7 @@ def _chunk_dx(gy: Array, w: list[Array], dx: Array, g: ConvGeometry) -> None:
     products = rows.reshape(g.h, g.c * g.kw, -1)
     for phase, filters in enumerate(w):
         pixels, first, count = _phase(phase, g.top, g.h, g.sh)
-        size = filters.shape[1] // g.m     # 0 where the stride is larger than the filter: a product of no terms
+        size = filters.shape[1] // g.m     # may be 0 if the stride is larger than the filter: a product of no terms
         if count:
             _product(filters, _windows(flat, front + first - size + 1, count, 1, size), products[pixels])
     flat, dxp = _lines("padded", (g.h, g.c, g.sw), -(-(g.w + g.left + g.right) // g.sw), nb, gy.dtype)
@@ -144,8 +144,8 @@ def _chunk_dx(gy: Array, w: list[Array], dx: Array, g: ConvGeometry) -> None:
 def _chunk_dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
     """For each filter row p: (c*kw, oh*ow*nb) @ (oh*ow*nb, m) -> (kh,m,c*kw), the sum over these nb images
 
-    Here each of the c*kw rows of the buffer runs through all image rows, so that what lies under `lines` output rows
-    is one long piece of it, from image row p on (at a stride there are gaps: then it is one output row).
+    Here each of the c*kw rows of the buffer runs through all image rows. So what `lines` output rows meet is one long
+    piece of it, from image row p on (a stride leaves gaps: then a piece is for one output row).
     """
     nb, columns, k = len(x), _columns(x, g), g.c * g.kw
     rows, unrolled = _lines("rows", (g.c, g.kw, g.h + g.top + g.bottom), g.ow, nb, x.dtype)
@@ -156,7 +156,7 @@ def _chunk_dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
         flat, maps = _lines("maps", (g.m, g.oh), g.ow, nb, gy.dtype)
         maps[...] = gy.transpose(1, 2, 3, 0)
     filters = _part(g.m, MAX_SMALL_RESULT // k) if MAX_SMALL_RESULT // k >= MIN_ROWS else g.m
-    small = MAX_SMALL_PRODUCT // (filters * k * g.ow * nb) or g.oh        # none: the fewer sums, the better
+    small = MAX_SMALL_PRODUCT // (filters * k * g.ow * nb) or g.oh        # if 0: the fewer sums, the better
     lines = _part(g.oh, min(small, g.oh * g.kh * g.m * k // MIN_UNLOCKED)) if g.sh == 1 else 1
     (q, r, item), shape = rows.strides[1:], (g.oh // lines, g.kh, k, lines * g.ow * nb)
     under: Array = np.ndarray(shape, x.dtype, rows, 0, (lines * g.sh * r, r, q, item))
@@ -205,6 +205,6 @@ def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
         images = max(images, MIN_TERMS // g.ow)
     parts = parallel_for(g.n, images, lambda i, j: _chunk_dw(gy[i:j], x[i:j], g))
     dw = parts[0] if parts else np.zeros((g.kh, g.m, g.c * g.kw), gy.dtype)
-    for part in parts[1:]:                 # in the order of the images, whoever was first
+    for part in parts[1:]:                 # in the order of the images, whichever was done first
         dw += part
     return np.ascontiguousarray(dw.reshape(g.kh, g.m, g.c, g.kw).transpose(1, 2, 0, 3))

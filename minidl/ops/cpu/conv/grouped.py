@@ -1,8 +1,8 @@
 """Convolution in thin groups, where a filter reads few channels: an element of all filters at a time, as in direct.py.
 
-At stride 1 a product of matrices adds up the elements of a filter's row, for all rows of all filters of a group: what
-one of them reads of an image within zeros is the image, that much further on. The results of the rows are added up,
-each some lines further on. What comes round from the next line is computed too, and left out.
+At stride 1 a product of matrices adds up the elements of a filter's row, for all rows of all filters of a group. What
+an element reads of an image within zeros is the image, shifted by the element's place. The results of the rows are
+added up, each shifted by some lines. Values that wrap around from the next line are computed too, and left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _product(w: Array, x: Array) -> Array:
 # ---------------------------------------------------------------- shifts
 def _rows(x: Array, g: ConvGeometry, top: int, left: int, high: int, wide: int) -> Array:
     """(c,kw,n * high * wide and what filters reach beyond): images (n,c,h,w) within zeros, as each column of the
-    filters reads them. Copied: BLAS takes no rows that lie one within the other."""
+    filters reads them. They are copied: BLAS takes no rows that overlap in memory."""
     n, c, h, w = x.shape
     size, item = n * high * wide, x.itemsize
     reached = size + (g.kh - 1) * g.dh * wide
@@ -59,8 +59,8 @@ def _chunks(g: ConvGeometry, high: int, wide: int, itemsize: int) -> tuple[int, 
 
 def _sums_of_shifts(x: Array, w: Array, b: Array | None, out: Array, g: ConvGeometry, top: int, left: int, high: int,
                     wide: int) -> None:
-    """out (n,m,oh,ow): at each place the products of w (groups,m / groups,c / groups,kh,kw) and what its elements
-    read."""
+    """out (n,m,oh,ow): at each place the sum of the products of w (groups,m / groups,c / groups,kh,kw) and what
+    its elements read."""
     groups, m, c = w.shape[:3]
     (oh, ow), down = out.shape[2:], g.dh * wide
     filters = np.ascontiguousarray(w.transpose(0, 3, 1, 2, 4)).reshape(groups, g.kh * m, c * g.kw)
@@ -69,7 +69,7 @@ def _sums_of_shifts(x: Array, w: Array, b: Array | None, out: Array, g: ConvGeom
     def work(i: int, j: int) -> None:
         for some in images:
             rows = _rows(x[some, i * c:j * c], g, top, left, high, wide).reshape(j - i, c * g.kw, -1)
-            # sums that filter rows begin lie in lines that are long: in short ones NumPy adds a quarter as fast
+            # the sums that filter rows begin are in long lines: in short ones NumPy adds a quarter as fast
             parts = scratch("parts", (g.kh, j - i, rows.shape[2]) if m == 1 else (j - i, g.kh, m * rows.shape[2]),
                             x.dtype)
             turned = parts.swapaxes(0, 1)
@@ -110,7 +110,7 @@ def y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
 def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
     dx, filters = empty((g.n, g.c, g.h, g.w), gy.dtype), _by_group(w, g).swapaxes(1, 2)
     high, wide = (g.kh - 1) * g.dh, (g.kw - 1) * g.dw
-    # with more padding than filters reach there are gradients that no pixel has
+    # with more padding than filters reach, some gradients belong to no pixel
     if (g.sh, g.sw) == (1, 1) and min(high - g.top, wide - g.left, high - g.bottom, wide - g.right) >= 0:
         _sums_of_shifts(gy, filters[..., ::-1, ::-1], None, dx, g, high - g.top, wide - g.left, g.h + high, g.w + wide)
         return dx
@@ -143,12 +143,12 @@ def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
 
     dw = np.zeros((g.groups, g.m // g.groups, g.c // g.groups, g.kh, g.kw), gy.dtype)
     for part in parallel_for(g.n, _chunk(g, gy.itemsize), work):
-        dw += part                         # in the order of the images, whoever was first
+        dw += part                         # in the order of the images, whichever was done first
     return dw.reshape(g.m, -1, g.kh, g.kw)
 
 
 def _products_of_shifts(gy: Array, x: Array, g: ConvGeometry) -> Array:
-    """dw (m,c / groups,kh,kw) at stride 1: of x as the columns of filters read it, and of gy as their rows are read."""
+    """dw (m,c / groups,kh,kw) at stride 1: products of x as the filters' columns read it and gy as their rows do."""
     m, c, high, wide = g.m // g.groups, g.c // g.groups, g.h + g.top + g.bottom, g.w + g.left + g.right
     dw, beyond = np.zeros((g.groups, m * g.kh, c * g.kw), gy.dtype), (g.kh - 1) * g.dh * wide
     chunk, images = _chunks(g, high, wide, gy.itemsize)

@@ -1,9 +1,9 @@
 """Convolution at stride 1 whose maps are as wide as its images: gemm.py's product, by shifts of whole maps.
 
-Shifting a row by q is then shifting the whole map, lines one behind the other, by q: one long copy, and what came round
-from the neighbouring line is set to zero. So the buffer holds c*kw shifted maps of each image, between the rows of
-zeros above and below. What filter row p wants of them starts p lines later: one product for each p, their results
-added up, and y lies as it is wanted, image by image.
+Shifting each row by q is then shifting the whole map, as one vector, by q: one long copy, and values that wrapped
+around from the neighbouring line are set to zero. So the buffer holds c*kw shifted maps of each image, between the rows
+of zeros above and below. What filter row p needs of them starts p lines later. There is one product for each p. Their
+results are added up, and y is in its final order at once, image by image.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_IMAGES = 32                            # in a chunk, so that a batch of 128 
 BUFFER_BYTES = 1 << 21                     # of an unrolled buffer: less means calls so short that threads wait
 MAX_SIDE = 5                               # of a filter whose rows are worth products of their own
 MIN_MAP = 64                               # outputs of a filter that are worth them, too
-MIN_COLUMNS = 32                           # of a product that is small enough for OpenBLAS to take it as it lies
+MIN_COLUMNS = 32                           # of a product that is small enough for OpenBLAS to take it without packing
 MIN_ROWS = 8                               # of a product: fewer take as long
 
 
@@ -29,7 +29,7 @@ def pays(g: ConvGeometry) -> bool:
 
 
 def _chunk(g: ConvGeometry, beside: int, itemsize: int) -> int:
-    """How many images go through one buffer, and through `beside` numbers of each that are made of it.
+    """How many images go through one buffer, and through the `beside` numbers that are made of it for each.
 
     A power of two, so that cores get equal shares of usual batches.
     """
@@ -56,7 +56,7 @@ def _windows(x: Array, g: ConvGeometry) -> Array:
 
 
 def _small(columns: int, products: int) -> int:
-    """The columns of a small product, so many multiplications each: a divisor of all columns, or all of them."""
+    """The columns of a small product, each `products` multiplications: a divisor of all columns, or all of them."""
     small = gemm._part(columns, gemm.MAX_SMALL_PRODUCT // products)
     return small if small >= MIN_COLUMNS else columns
 
@@ -67,7 +67,7 @@ def _pieces(x: Array, columns: int) -> Array:
 
 
 def y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
-    """The sum over p of (m, c*kw) @ (c*kw, oh*ow), + b; one product for all p where copying c*kw rows costs less than
+    """The sum over p of (m, c*kw) @ (c*kw, oh*ow), + b; one product for all p if copying c*kw rows costs less than
     adding up m."""
     y, k, length = empty((g.n, g.m, g.oh, g.ow), x.dtype), g.c * g.kw, g.oh * g.ow
     filters, maps = w.transpose(2, 0, 1, 3).reshape(g.kh, g.m, k), y.reshape(g.n, 1, g.m, length)
@@ -78,7 +78,7 @@ def y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
 
     def work(i: int, j: int) -> None:
         windows, results = _windows(x[i:j], g), maps[i:j]
-        if joined:                         # between rows a line more: caches hold few rows that are 4 KiB apart
+        if joined:                         # one more line between rows: caches hold few rows that are 4 KiB apart
             copied = scratch("copied", (j - i, 1, g.kh * k, length + g.w), x.dtype)[..., :length]
             copied.reshape(windows.shape)[...] = windows
             windows = copied
@@ -95,7 +95,7 @@ def y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
 
 
 def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
-    """The convolution of gy by the filters turned around; not where that takes longer than adding up what gy adds."""
+    """The convolution of gy by the filters turned around; not if that takes longer than adding up what gy adds."""
     ends = g.kh - 1 - g.top, g.kh - 1 - g.bottom, g.kw - 1 - g.left, g.kw - 1 - g.right
     if g.c < MIN_ROWS or min(ends) < 0:
         return gemm.dx(gy, w, g)
@@ -114,5 +114,5 @@ def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
 
     dw = np.zeros((g.kh, g.c * g.kw, g.m), gy.dtype)
     for part in parallel_for(g.n, _chunk(g, 0, x.itemsize), work):
-        dw += part                         # in the order of the images, whoever was first
+        dw += part                         # in the order of the images, whichever was done first
     return np.ascontiguousarray(dw.reshape(g.kh, g.c, g.kw, g.m).transpose(3, 1, 0, 2))

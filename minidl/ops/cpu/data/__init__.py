@@ -37,7 +37,7 @@ def gather(images: Array, indices: Array, scale: ArrayLike, shift: ArrayLike, pa
 
 
 def _bordered(images: Array, border: int) -> Array:
-    """With so many zeros around each image: as bytes, which is a quarter of the work of moving floats."""
+    """With `border` zeros around each image: as bytes, which is a quarter of the work of moving floats."""
     if not border:
         return images
     n, c, h, w = images.shape
@@ -51,8 +51,8 @@ def next_batch(images: Array, labels: Array, order: Array, position: Array, batc
                augment: Augment | None = None, key: Array | None = None) -> tuple[Array, Array]:
     """(gather(...), labels) of the batch after number position[0] of an epoch.
 
-    order: the indices (N,) of the epoch's images in their order. n: how many images that batch has; batch: how many all
-    but the last have.
+    order: the indices (N,) of the epoch's images in their order. n: how many images that batch has; batch: how many
+    each batch but the last has.
     """
     indices = _next("next_batch", "images", order, position, batch, n)
     return gather(images, indices, scale, shift, padding, dtype, augment, key), labels[indices]

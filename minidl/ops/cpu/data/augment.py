@@ -17,7 +17,7 @@ class Views:
     """How images[indices] of `count` are seen.
 
     augment: (crop, flip, cutout, brightness, contrast, color, reflect). Block i of Philox(key), four words, decides for
-    image i. It is moved by up to `crop` pixels in each direction, zero bytes coming in, or if reflect what a mirror at
+    image i. It is moved by up to `crop` pixels in each direction; zero bytes come in, or, if reflect, what a mirror at
     the outermost pixels shows. If flip, it is mirrored from left to right with probability 1/2. If flip is "alternate",
     the block of epoch 0 decides whether it is mirrored in even epochs or in odd ones; key[1] counts epochs. It is
     multiplied by a number in 1 +- contrast; one in +- brightness is added, and for each channel one in +- color, from

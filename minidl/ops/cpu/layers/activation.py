@@ -13,7 +13,7 @@ from ..reduce import max, sum
 from ..reduce.along import dots
 
 curves.scratch = scratch
-CHUNKS = {"gelu": TEMPORARY_BYTES}         # which needs nine arrays
+CHUNKS = {"gelu": TEMPORARY_BYTES}         # it needs nine arrays
 VALUES, GRADIENTS = of_activations(
     lambda act, x: elementwise(ALL[act].value, x, chunk=CHUNKS.get(act, CHUNK_BYTES)),
     lambda act, gy, y: elementwise(ALL[act].grad, gy, y, chunk=CHUNKS.get(act, CHUNK_BYTES)))

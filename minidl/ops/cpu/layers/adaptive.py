@@ -16,7 +16,7 @@ MIN_LINE = 8                               # values of a line that are worth a l
 
 
 def _windows(axis: int, n: int, count: int) -> list[tuple[slice, ...]]:
-    """Indices of so many parts of an axis of n elements: from i n / count, rounded down, to (i + 1) n / count, rounded
+    """Indices of `count` parts of an axis of n elements: from i n / count, rounded down, to (i + 1) n / count, rounded
     up."""
     return [(*(slice(None),) * axis, slice(i * n // count, -(-(i + 1) * n // count))) for i in range(count)]
 
@@ -43,7 +43,7 @@ def adaptive_avg_pool2d_grad_x(gy: Array, size: tuple[int, int]) -> Array:
 
 
 def _lines(x: Array, width: int) -> tuple[Array, bool]:
-    """Rows of images as (lines, width, values of a pixel), and whether x lies in memory by channels last."""
+    """Rows of images as (lines, width, values of a pixel), and whether x is in memory with channels last."""
     last = not x.flags.c_contiguous and x.transpose(0, 2, 3, 1).flags.c_contiguous
     values = x.shape[1] if last else 1
     return (x.transpose(0, 2, 3, 1) if last else x).reshape(x.size // max(1, width * values), width, values), last
@@ -61,7 +61,7 @@ def _add_up(y: Array, parts: list[Array]) -> Array:
 
 
 def interpolate(x: Array, factors: tuple[int, int]) -> Array:
-    """x (n,c,h,w) -> (n,c,h fh,w fw), each pixel fh by fw times, in the order in which x lies in memory.
+    """x (n,c,h,w) -> (n,c,h fh,w fw), each pixel fh by fw times, in x's memory order.
 
     By one store for each place within a line, and one for all lines: NumPy's loops over a few neighbours take longer.
     """

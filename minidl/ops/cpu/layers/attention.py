@@ -13,7 +13,7 @@ from ..parallel import CHUNK_BYTES, empty, parallel_for
 
 __all__ = ["attention", "attention_grad", "attention_grad_mask"]
 
-CAUSAL_ROWS = 64                           # queries of a block, which leaves out the keys behind its last
+CAUSAL_ROWS = 64                           # queries of a block, which leaves out the keys after its last query
 
 WRITTEN = Attention(matmul, matmul_grad_x, matmul_grad_y)
 

@@ -43,15 +43,15 @@ def pair_loss_grad_target(gy: Array, x: Array, target: Array, loss: str, number:
 # ---------------------------------------------------------------- of log probabilities
 def _targets(labels: Array, weight: Array | None, ignored: int | None,
              dtype: np.dtype) -> tuple[Array, Array | float, Array | float]:
-    """Of each row its label, or 0 where it is ignored; whether it counts; and its label's weight if it does. 1.0 where
-    that is so of all."""
+    """For each row: its label, or 0 if it is ignored; whether it counts; and its label's weight if it does. A plain 1.0
+    means 1 for all rows."""
     counts: Array | float = 1.0 if ignored is None else (labels != ignored).astype(dtype)
     at = labels if ignored is None else np.where(labels != ignored, labels, 0)
     return at, counts, counts if weight is None else counts * weight[at]
 
 
 def _times(target: Array | float, x: Array) -> Array:
-    """target * x, and 0 where the target is, whatever x is there: log probabilities may be infinite."""
+    """target * x, and 0 where the target is 0, whatever x is there: log probabilities may be infinite."""
     if isinstance(target, float) and target != 0:
         return target * x
     return np.where(target == 0, 0, target * np.where(target == 0, 0, x))
@@ -62,8 +62,8 @@ def nll(log_p: Array, labels: Array, weight: Array | None, reduction: str, smoot
     """(loss, total): -(sum over classes of target * log_p) of each row, reduced; log_p (n,classes), labels (n,), weight
     (classes,).
 
-    A row's target is (1 - s) weight[label] on its label plus s / classes times each class's weight; 0 everywhere where
-    the label is ignored. "mean" divides by total, the sum of weight[label]; where that is 0 it is NaN.
+    A row's target is (1 - s) weight[label] on its label plus s / classes times each class's weight; 0 everywhere if
+    the label is ignored. "mean" divides by total, the sum of weight[label]; if that is 0, it is NaN.
     """
     n, classes = log_p.shape
     at, counts, of_label = _targets(labels, weight, ignored, log_p.dtype)

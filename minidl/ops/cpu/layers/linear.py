@@ -10,28 +10,28 @@ from ..reduce import sum
 
 __all__ = ["linear", "linear_grad_b", "linear_grad_w", "linear_grad_x"]
 
-ROWS = 64                                  # of the result that make a chunk, or more of narrow matrices
-MIN_CHUNK = 1 << 18                        # multiplications of these: fewer take less time than a call
+ROWS = 64                                  # of the result in a chunk; more of them for narrow matrices
+MIN_CHUNK = 1 << 18                        # multiplications of a chunk: fewer take less time than a call
 MIN_SHARED = 1 << 22                       # multiplications: fewer take less time than waking a second thread
-LINE = 1 << 13                             # values that NumPy copies at a time of what repeats in shorter rows
+LINE = 1 << 13                             # values that NumPy copies at a time if shorter rows repeat
 
 
 def by_rows(a: Array, b: Array, most: int = ROWS) -> Array:
-    """a @ b, at most so many rows of the result at a time, but for narrow matrices."""
+    """a @ b, at most `most` rows of the result at a time, but more for narrow matrices, and all for small products."""
     (m, depth), n = a.shape, b.shape[1]
     y = empty((m, n), a.dtype)
     if depth == 1:
         if n == 1 or n >= LINE or m * n <= LINE:
             return np.multiply(a, b, out=y)
         a, b = np.concatenate((a, np.zeros_like(a)), 1), np.concatenate((b, np.zeros_like(b)))
-        most = 1                           # beside a term of zeros NumPy calls BLAS, which takes an eighth of the time
+        most = 1                           # with a second term, of zeros, NumPy calls BLAS, in an eighth of the time
     rows = max(most, MIN_CHUNK // max(1, b.size)) if depth == 1 or a.size * n > MIN_SHARED else max(1, m)
     parallel_for(m, rows, lambda i, j: np.matmul(a[i:j], b, out=y[i:j]))
     return y
 
 
 def add_row(y: Array, b: Array) -> None:
-    """y += b, where y is contiguous: some rows as a long one, beside as many times b."""
+    """y += b, for a contiguous y: some rows are joined to a long one, and b is repeated as many times."""
     times = -(-LINE // max(1, len(b)))
     whole = len(y) // times * times if len(b) < LINE else 0
     if whole:

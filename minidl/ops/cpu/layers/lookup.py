@@ -1,4 +1,4 @@
-"""Values by their numbers, and what gradients of these add up, on NumPy arrays."""
+"""Values by their numbers, and the sums of their gradients, on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .loss import places
 __all__ = ["add_parts", "embedding_grad_w", "getitem", "getitem_grad_x", "one_hot", "take_along",
            "take_along_grad_x"]
 
-TERMS = 8                                  # of a sum, one after the other, before these are added up in turn
-FEW_ROWS, MAX_TERMS = 16, 1 << 9           # rows that are sums by products; terms of such a product
-FEW_VALUES = 1 << 17                       # gradients and sums, for which one pass in float64 takes least
-MIN_PLACES = 1 << 11                       # of an index of all axes; more of them are computed and take half the time
-MIN_TAKEN = 1 << 18                        # values, of which NumPy would take columns one by one
+TERMS = 8                                  # of a sum that are added one by one; such sums are then added up in turn
+FEW_ROWS, MAX_TERMS = 16, 1 << 9           # rows whose sums are computed by products; terms of such a product
+FEW_VALUES = 1 << 17                       # gradients and sums, up to which one pass in float64 takes the least time
+MIN_PLACES = 1 << 11                       # of an index of all axes; more places are computed, in half the time
+MIN_TAKEN = 1 << 18                        # values from which on np.take is called: an index takes columns one by one
 
 
 def _order(ids: Array, rows: int) -> Array:
@@ -44,7 +44,7 @@ def _take(x: Array, rows: Array) -> Array:
 
 
 def _product(gy: Array, ids: Array, rows: int) -> Array | None:
-    """Sums of rows as the product with a matrix of 0 and 1; None where 0 times what is not finite would be NaN."""
+    """Sums of rows as the product with a matrix of 0 and 1; None if gy is not finite: 0 times that would be NaN."""
     if not np.isfinite(gy).all():
         return None
     ones = np.zeros((rows, len(ids)), gy.dtype)
@@ -55,7 +55,7 @@ def _product(gy: Array, ids: Array, rows: int) -> Array | None:
 def embedding_grad_w(gy: Array, ids: Array, rows: int) -> Array:
     """gw[r] = the sum of gy[i] over all i with ids[i] = r: gy (...,d), ids (...), gw (rows,d).
 
-    The rounding errors do not grow with how often a row was taken, but as the logarithm of that.
+    The rounding errors grow only with the logarithm of how often a row was taken.
     """
     d, ids = gy.shape[-1], ids.reshape(-1).astype(np.intp, copy=False)
     gy = gy.reshape(len(ids), d)
@@ -70,7 +70,7 @@ def embedding_grad_w(gy: Array, ids: Array, rows: int) -> Array:
         gw[...] = sums.reshape(rows, d)
         return gw
     gw.fill(0)
-    order = _order(ids, rows)              # those of one row lie together
+    order = _order(ids, rows)              # those of one row are next to each other
     ids = ids[order]
     while True:
         first = np.diff(ids, prepend=-1) != 0
@@ -92,7 +92,7 @@ def embedding_grad_w(gy: Array, ids: Array, rows: int) -> Array:
 
 
 def add_parts(gys: tuple[Array, ...], indices: tuple[Index, ...], shape: tuple[int, ...]) -> Array:
-    """Zeros of a shape, to which gradients are added where indices, which give views, say."""
+    """Zeros of a shape, to which each gradient is added at its index; the indices give views."""
     gx = empty(shape, gys[0].dtype)
     gx.fill(0)
     for gy, index in zip(gys, indices, strict=True):
@@ -101,19 +101,20 @@ def add_parts(gys: tuple[Array, ...], indices: tuple[Index, ...], shape: tuple[i
 
 
 def _along(index: Array, axis: int) -> tuple[Array, ...]:
-    """An index of all axes, of which all but one count through an array."""
+    """An index of all axes; all but the given one count through the array."""
     grids = [np.arange(n).reshape(-1, *(1,) * (index.ndim - 1 - a)) for a, n in enumerate(index.shape)]
     return (*grids[:axis], index, *grids[axis + 1:])
 
 
 def _by_places(index: Array, shape: tuple[int, ...], axis: int, work: Callable[[slice, Array], object]) -> None:
-    """work(some rows of index, the places in an array of a shape in C order that their numbers along an axis mean), of
-    all rows; in parallel but for axis 0, where others may mean the same places. Raises IndexError out of range."""
+    """work(a slice of rows of index, their places), for all rows. The places are what the numbers along an axis mean in
+    an array of a shape in C order. It runs in parallel, but not for axis 0: there other rows may mean the same places.
+    Raises IndexError if a number is out of range."""
     n, steps = shape[axis], [math.prod(shape[a + 1:]) for a in range(len(shape))]
 
     def some(i: int, j: int) -> None:
         part = index[i:j]
-        # Without their sign, numbers below 0 are larger than all others of their dtype
+        # Read as unsigned, numbers below 0 are larger than all others of their dtype
         if part.view(f"u{part.itemsize}").max() >= min(n, np.iinfo(part.dtype).max + 1):
             where: Index = *(0,) * axis, part
             part = np.arange(n).reshape(*(1,) * axis, n)[where]                       # or IndexError
@@ -134,7 +135,7 @@ def _by_places(index: Array, shape: tuple[int, ...], axis: int, work: Callable[[
 
 
 def take_along(x: Array, index: Array, axis: int) -> Array:
-    """x's values by their numbers along an axis: index has x's shape, or less along other axes, and gives y's."""
+    """x's values by their numbers along an axis: index has x's shape, or less along other axes, and y has index's."""
     if index.size <= MIN_PLACES:
         return x[_along(index, axis)]
     y, values = empty(index.shape, x.dtype), straight(x).reshape(-1)
@@ -153,14 +154,14 @@ def take_along_grad_x(gy: Array, index: Array, shape: tuple[int, ...], axis: int
     def store(rows: slice, places: Array) -> None:
         if once:
             flat[places] = gy[rows]
-        else:                              # of one axis: of more NumPy takes ten times as long
+        else:                              # with one axis: with more NumPy takes ten times as long
             np.add.at(flat, places.reshape(-1), gy[rows].reshape(-1))
     _by_places(index, shape, axis, store)
     return gx
 
 
 def _numbered(index: Index) -> int:
-    """The axis along which an array of integers is the index, where that is all of it; else -1."""
+    """The axis that an array of integers indexes, if the index has nothing else than full slices; else -1."""
     parts = index if isinstance(index, tuple) else (index,)
     *before, last = parts or (None,)
     numbers = isinstance(last, np.ndarray) and last.dtype.kind in "iu"

@@ -17,7 +17,7 @@ UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 def check_labels(labels: Array, classes: int, what: str = "cross_entropy: label", of: str = "classes") -> None:
     """Refuse a label that is not a class."""
-    # read as unsigned, a negative label is larger than any class: one look instead of two
+    # read as unsigned, a negative label is larger than any class: one check instead of two
     if labels.size and labels.view(UNSIGNED[labels.itemsize]).max() >= classes:
         at = int(np.argmax((labels < 0) | (labels >= classes)))
         raise ValueError(f"{what} {labels[at]} at position {at} is out of range for {classes} {of}; "
@@ -25,7 +25,7 @@ def check_labels(labels: Array, classes: int, what: str = "cross_entropy: label"
 
 
 def places(labels: Array, classes: int) -> Array:
-    """Where each row's label lies among all values in C order. NumPy takes less time by one index than by two."""
+    """The place of each row's label among all values in C order. One index takes NumPy less time than two."""
     return np.arange(0, len(labels) * classes, classes or 1) + labels.astype(np.int64, copy=False)
 
 
@@ -38,13 +38,13 @@ def cross_entropy(x: Array, labels: Array, reduction: str, smoothing: float) -> 
     if reduction == "none":
         return loss, log_p
     total = loss.sum()
-    if reduction == "mean":                # of nothing it is NaN, without a warning
+    if reduction == "mean":                # with no labels it is NaN, without a warning
         total = total.dtype.type(total / len(labels) if len(labels) else np.nan)
     return np.asarray(total), log_p
 
 
 def cross_entropy_grad_x(gy: Array, log_p: Array, labels: Array, reduction: str, smoothing: float) -> Array:
-    """(softmax - target) * gy, with gy a number an image or one for all."""
+    """(softmax - target) * gy; gy is one number per image, or one for all."""
     n, classes = log_p.shape
     gx = np.exp(log_p, order="C")
     if smoothing:

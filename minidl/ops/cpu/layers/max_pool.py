@@ -16,12 +16,12 @@ __all__ = ["max_pool2d", "max_pool2d_grad_x"]
 
 
 def _place_type(g: PoolGeometry) -> np.dtype:
-    """Of p*kw + q."""
+    """The dtype for p*kw + q."""
     return np.dtype(np.int8 if g.kh * g.kw <= 128 else np.int32)
 
 
 def _larger(best: Array, where: Array, value: Array, place: Array, has_nan: bool) -> None:
-    """Let `value` take over where it is larger, or NaN; its places are more than all before."""
+    """Let `value` take over where it is larger, or NaN; its places are larger than all before."""
     better = np.greater(value, best, out=scratch("better", best.shape, np.bool_))
     if has_nan:
         better |= np.isnan(value)
@@ -35,7 +35,7 @@ def max_pool2d(x: Array, g: PoolGeometry) -> tuple[Array, Array]:
     y = empty((g.n, g.c, g.oh, g.ow), x.dtype)
     index = empty(y.shape, np.dtype(np.int32))
     number = _place_type(g).type
-    # the first row and column of each window that lie in the image
+    # the first row and column of each window that are in the image
     top, left = (np.maximum(0, before - step * np.arange(count)).astype(number)
                  for before, step, count in ((g.top, g.sh, g.oh), (g.left, g.sw, g.ow)))
 
@@ -61,7 +61,7 @@ def max_pool2d(x: Array, g: PoolGeometry) -> tuple[Array, Array]:
 
 
 def max_pool2d_grad_x(gy: Array, index: Array, g: PoolGeometry) -> Array:
-    """Each window's gradient to the place of its largest element; where several meet they are added up in float64, in
+    """Each window's gradient goes to the place of its largest element; several at one place are added up in float64, in
     the order of the windows."""
     dx = empty((g.n, g.c, g.h, g.w), gy.dtype)
     within = (np.arange(g.kh)[:, None] * g.w + np.arange(g.kw)).reshape(-1)          # of a window's first element

@@ -17,10 +17,10 @@ __all__ = ["batch_norm", "normalize", "normalize_by", "normalize_by_grad", "norm
            "normalize_grad_x"]
 
 MAX_BESIDE = 1 << 16                       # numbers
-WIDE = 1 << 13                             # of a loop: one costs as much as 100 elements and more
+WIDE = 1 << 13                             # elements of a loop: a loop costs as much as 100 elements and more
 MAX_ROWS = 1 << 7                          # that a product of matrices adds up
 LARGE = 1e15                               # a mean whose square float32 may not hold
-MAX_MEAN = 2.0                             # deviations: beyond, a sum of squares less that of the mean loses digits
+MAX_MEAN = 2.0                             # in deviations: beyond, a sum of squares minus that of the mean loses digits
 
 Beside = Callable[[np.ufunc, Array, int, Array], Any]
 
@@ -42,8 +42,8 @@ def _beside(each: Array, g: NormGeometry) -> Beside:
 
 
 def _by_row(row: Array, n: int) -> Beside:
-    """f(x, row, out=y) of some images. One number for many values takes NumPy's loops twice as long as a number each,
-    and short loops several times: so each value has its number, for several images where they are small."""
+    """f(x, row, out=y) of some images. NumPy's loops take twice as long with one number for many values as with one
+    each, and short loops several times as long: so each value has its number, for several images if they are small."""
     rows = np.empty((max(1, min(n, WIDE // row.size)), row.size), row.dtype)
     rows[...] = row
 
@@ -62,10 +62,10 @@ def _columns(x: Array, y: Array | None = None) -> Array:
 
 
 def _of_sets(x: Array, count: int, add: Callable[..., Array], axis: int) -> tuple[Array, Array]:
-    """The mean of sets of so many values along an axis, over which `add` sums, and the sum of squared differences.
+    """The mean of sets of `count` values along an axis, over which `add` sums, and the sum of squared differences.
 
-    A sum of squares less that of the mean loses digits where the mean is large. There differences from it are added up,
-    and what these sum up to: near 1e6 a mean of float32 is off by more than its terms may differ.
+    A sum of squares minus that of the mean loses digits if the mean is large. Then differences from it are added up,
+    and correct the mean too: near 1e6 a mean of float32 is off by more than its terms may differ.
     """
     mean = add(x) / count
     if (np.abs(mean) >= LARGE).any():
@@ -82,7 +82,7 @@ def _of_sets(x: Array, count: int, add: Callable[..., Array], axis: int) -> tupl
 
 
 def _moments(x: Array, g: NormGeometry) -> tuple[Array, Array]:
-    """The mean of each set, and the sum of squared differences from it; zeros where there are no values."""
+    """The mean of each set, and the sum of squared differences from it; zeros if there are no values."""
     images = x.reshape(g.n, g.groups, g.inner)
     if g.across and g.inner == 1 and g.n:
         return _of_sets(images[..., 0], g.n, _columns, 0)
@@ -117,7 +117,7 @@ def batch_norm(x: Array, w: Array | None, b: Array | None, running_mean: Array, 
                eps: float, g: NormGeometry) -> tuple[Array, Array, Array]:
     """As normalize; the running values move by `momentum` of their way to the mean and the unbiased variance.
 
-    There is no way where there are no values.
+    They do not move if there are no values.
     """
     x = straight(x)
     mean, squares = _moments(x, g)
@@ -158,8 +158,8 @@ def _by_channel(each: Array, g: NormGeometry) -> Array:
 
 
 def _centered(x: Array, mean: Array, rstd: Array, g: NormGeometry) -> tuple[Array, Callable[..., Array]]:
-    """(what is left of the means, d of some images): d is x less its mean where that is far from 0, else x itself; it
-    may lie in `out`."""
+    """(what is left of the means, d of some images): d is x minus its mean if that is far from 0, else x itself; it
+    may be stored in `out`."""
     far, images = np.abs(mean * rstd) > MAX_MEAN, x.reshape(g.n, g.groups, g.inner)
     if not far.any():
         return mean, lambda i, j, out=None: images[i:j]
@@ -174,8 +174,8 @@ def _centered(x: Array, mean: Array, rstd: Array, g: NormGeometry) -> tuple[Arra
 
 
 def _weights_by_value(g: NormGeometry) -> bool:
-    """Whether each value of a row has its own, as in layer_norm. Beside a number for each row that would be as many
-    numbers as x has."""
+    """Whether each value of a row has its own weight, as in layer_norm. Together with a number for each row, that would
+    be as many numbers as x has."""
     return not g.across and g.groups == g.spread == 1
 
 
@@ -240,7 +240,7 @@ def _channel_sums(gy: Array, left: Array, centered: Callable[[int, int], Array],
 
 def _gradients(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: NormGeometry,
                affine: bool) -> tuple[Array, Array, Array]:
-    """affine: whether the gradients by weight and bias are wanted; in their place is anything else."""
+    """affine: whether the gradients by weight and bias are wanted; if not, they may be anything."""
     gy, x = straight(gy), straight(x)
     if _weights_by_value(g):
         return _gradients_of_rows(gy, x, w, mean, rstd, g, affine)
@@ -269,7 +269,7 @@ def _gradients(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g
 
 def _gradients_of_rows(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: NormGeometry,
                        affine: bool) -> tuple[Array, Array, Array]:
-    """The same where each value of a row has a weight: by rows, while they are in the cache."""
+    """The same if each value of a row has a weight: by rows, while they are in the cache."""
     gx, (left, centered) = empty(x.shape, x.dtype), _centered(x, mean, rstd, g)
     gys, gxs = gy.reshape(g.n, g.inner), gx.reshape(g.n, g.inner)
     weigh = None if w is None else _by_row(w.reshape(-1), g.n)

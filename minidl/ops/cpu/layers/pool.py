@@ -1,7 +1,7 @@
 """Average pooling on NumPy arrays: x (n,c,h,w), y (n,c,oh,ow); g is an ops.common.geometry.PoolGeometry.
 
 Large windows that tile an image are axes of it. Any other window is walked offset by offset, each offset a strided
-slice of all windows at once; averages do their rows first and their columns then, so that the first and larger half of
+slice of all windows at once; averages do their rows first and then their columns, so that the first and larger half of
 the additions runs over whole rows.
 """
 
@@ -23,7 +23,7 @@ LARGE = 64                                 # elements of a window, from which on
 
 
 def padded(x: Array, g: PoolGeometry, fill: float) -> Array:
-    """Images with their border, in this thread's scratch; x itself where there is none."""
+    """Images with their border, in this thread's scratch; x itself if there is none."""
     if not has_border(g):
         return x
     xp = scratch("padded", (len(x), g.c, g.h + g.top + g.bottom, g.w + g.left + g.right), x.dtype)
@@ -42,7 +42,7 @@ def has_border(g: PoolGeometry) -> bool:
 
 
 def rows_of(p: int, g: PoolGeometry) -> slice:
-    """The rows of padded images that row p of the windows lies on."""
+    """The rows of padded images that row p of the windows covers."""
     return slice(p, p + g.sh * g.oh, g.sh)
 
 
@@ -51,9 +51,9 @@ def columns_of(q: int, g: PoolGeometry) -> slice:
 
 
 def spread(dx: Array, g: PoolGeometry, walk: Callable[[Array, Callable[[Array, Array], None]], None]) -> None:
-    """Let `walk` put the windows' gradients onto the padded images, and keep what lies inside.
+    """Let `walk` put the windows' gradients onto the padded images, and keep what is inside the border.
 
-    Where windows do not overlap, putting is storing; else it is adding to zeros.
+    If windows do not overlap, putting is storing; else it is adding to zeros.
     """
     apart, border = g.sh >= g.kh and g.sw >= g.kw, has_border(g)
     xp = scratch("padded", (len(dx), g.c, g.h + g.top + g.bottom, g.w + g.left + g.right), dx.dtype) if border else dx
@@ -74,7 +74,7 @@ def _add_up(parts: list[Array], out: Array) -> Array:
 
 
 def _tiles(g: PoolGeometry) -> bool:
-    """Whether windows that are large tile the image."""
+    """Whether the windows are large and tile the image."""
     return g.kh * g.kw >= LARGE and (g.sh, g.sw) == (g.kh, g.kw) and not has_border(g) and (
         g.h, g.w) == (g.oh * g.kh, g.ow * g.kw)
 

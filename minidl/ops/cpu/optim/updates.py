@@ -16,7 +16,7 @@ def adam(params: list[Array], grads: list[Array], means: list[Array], squares: l
          lr: Rate, betas: tuple[float, float], eps: float, weight_decay: float, decoupled: bool) -> None:
     """t += 1; m += (1 - beta1) * (g - m); s = beta2 * s + (1 - beta2) * g^2;
     p -= lr / (1 - beta1^t) * m / (sqrt(s) / sqrt(1 - beta2^t) + eps), after g += weight_decay * p, or p -= lr *
-    weight_decay * p where it is decoupled.
+    weight_decay * p if it is decoupled.
 
     steps: t of each parameter, int64 (1,). lr: as of sgd.
     """

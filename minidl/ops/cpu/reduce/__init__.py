@@ -23,7 +23,7 @@ def max(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
 
 
 def max_grad_x(gy: Array, x: Array, y: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    """As ops.common.shared.max_grad_x; where no two are equal, by one store."""
+    """As ops.common.shared.max_grad_x; if no two are equal, by one store."""
     winners = x == shared.spread(y, x.shape, axis, keepdims)
     if np.count_nonzero(winners) != np.size(y) or np.isnan(y).any():
         return shared.max_grad_x(gy, x, y, axis, keepdims)
@@ -41,7 +41,7 @@ def prod(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
 
 
 def prod_grad_x(gy: Array, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    """gy times the product of the others: y / x, but where y is 0, or has lost digits, or is infinite."""
+    """gy times the product of the others: y / x, unless a y is 0, has lost digits or is infinite."""
     y = prod(x, axis, True)
     size, digits = np.abs(y), np.finfo(x.dtype)
     if not np.all((size >= digits.smallest_normal) & (size <= digits.max)):

@@ -1,8 +1,8 @@
 """Reductions by a ufunc, in the order of memory, by loops of NumPy that are long.
 
-NumPy adds up pairwise along the axis whose elements lie closest together, and one after the other along any other: in
-float32 the mean of 20 million rows of ones came out as 0.84. Here those are summed in blocks, and blocks of blocks. Its
-loops run along the axis that lies closest together: where that has few elements, a loop costs more than its elements.
+NumPy adds up pairwise along the axis with the smallest stride, and one after the other along any other: in float32 the
+mean of 20 million rows of ones came out as 0.84. Here those are summed in blocks, and blocks of blocks. NumPy's loops
+run along the axis with the smallest stride: if that has few elements, a loop costs more than its elements.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import numpy as np
 
 from ...common.primitives import Array
 
-MAX_PLAIN_TERMS = 128                      # for which NumPy's way will do, each of
-MAX_PLAIN_SUMS = 1 << 8                    # results
+MAX_PLAIN_TERMS = 128                      # of a sum, for which NumPy's way is good enough, if there
+MAX_PLAIN_SUMS = 1 << 8                    # are at most this many results
 BLOCK = 32                                 # terms that are reduced one after the other
 WIDE = 1 << 9                              # elements of a loop
 LONG = 1 << 13                             # of a row whose product is taken in float64: half of the products of
                                            # numbers near 1 are halfway between two, and are rounded to the same side
-MAX_SHORT = 16                             # elements of a row, which are taken by columns, and
+MAX_SHORT = 16                             # elements of a row that is reduced by columns, and
 MAX_HALVED = 1 << 7                        # of one whose halves are reduced first: a loop costs as much as 100 elements
-MAX_DOT_TERMS = 1 << 9                     # that BLAS adds up: of many it loses a digit. NumPy keeps the interpreter
+MAX_DOT_TERMS = 1 << 9                     # that BLAS adds up: with many it loses a digit. NumPy keeps the interpreter
                                            # locked below 500 results
 
 
 def reduced(ufunc: np.ufunc, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    """ufunc.reduce over sorted axes. Those that are neighbours in memory are one; so are all in the best case."""
+    """ufunc.reduce over sorted axes. Axes that are neighbours in memory are joined; in the best case all are."""
     count = math.prod([x.shape[a] for a in axis])
     few = x.size == 0 or (count <= MAX_PLAIN_TERMS and x.size <= MAX_PLAIN_SUMS * count)
-    if few or (x.dtype.kind != "f" and ufunc in (np.add, np.multiply)):                # of masks these are integers
+    if few or (x.dtype.kind != "f" and ufunc in (np.add, np.multiply)):                # those of masks are integers
         return ufunc.reduce(x, axis=axis, keepdims=keepdims)
-    if count == 1:                         # for which NumPy has a loop each
+    if count == 1:                         # NumPy would run a loop for each
         return x.copy() if keepdims else x.reshape([n for a, n in enumerate(x.shape) if a not in axis]).copy()
     order, turned = [*range(x.ndim)], not x.flags.c_contiguous
     if turned:

@@ -16,10 +16,10 @@ __all__ = ["rank_mean"]
 
 
 def rank_mean(arrays: list[Array], share: float | None, world: World) -> tuple[Array, ...]:
-    """The mean over all ranks of each array, to which a rank has a share: the sum of share * array.
+    """The mean over all ranks of each array, weighted by each rank's share: the sum of share * array.
 
-    share: this rank's, all ranks' add up to 1; where it is 0 its arrays are not looked at. None on all ranks: their
-    sum. Arrays of one dtype lie in one array, which is sent as one.
+    share: this rank's; those of all ranks add up to 1. If it is 0, its arrays are not looked at. None on all ranks:
+    their sum. Arrays of one dtype are put in one array, which is sent as one.
     """
     share = 1.0 if share is None else share
     results: list[Array] = [np.empty(0)] * len(arrays)

@@ -12,7 +12,7 @@ from ..parallel import CHUNK_BYTES, empty, parallel_for, scratch
 
 __all__ = ["cumsum"]
 
-LANES = 1 << 9                             # sums beside each other, from which on lines are added one by one
+LANES = 1 << 9                             # sums next to each other, from which on lines are added one by one
 TERMS = 16                                 # that a product of matrices adds up: it is four times as fast
 UP_TO_EACH = np.triu(np.ones((TERMS, TERMS)))
 
@@ -64,7 +64,7 @@ def _products(x: Array) -> Array:
     blocks = x.reshape(-1, TERMS)
     before = (blocks @ np.ones(TERMS)).reshape(len(x), -1)
     np.add.accumulate(before, axis=1, out=before)
-    if not np.isfinite(before[:, -1]).all():           # times 0 that is NaN
+    if not np.isfinite(before[:, -1]).all():           # times 0 it would be NaN
         return np.add.accumulate(x, axis=1)
     x[:, TERMS::TERMS, 0] += before[:, :-1]
     return np.matmul(blocks, UP_TO_EACH, out=scratch("sums", blocks.shape, x.dtype)).reshape(x.shape)

@@ -17,9 +17,9 @@ SAFE = {"f": (1e-20, 1e38), "d": (1e-280, 1e307)}
 
 
 def _squares(x: Array, axis: tuple[int, ...]) -> Array:
-    """Their sum over the axes, which stay with size 1."""
+    """The sum of squares over the axes, which stay with size 1."""
     rows = x.ndim - len(axis)
-    with np.errstate(over="ignore"):       # what is too large is looked at by whoever asks
+    with np.errstate(over="ignore"):       # callers look for sums that are too large
         if not (x.flags.c_contiguous and axis == tuple(range(rows, x.ndim))):
             return sum(x * x, axis, True)
         flat = x.reshape((*x.shape[:rows], math.prod(x.shape[rows:])))
@@ -29,7 +29,7 @@ def _squares(x: Array, axis: tuple[int, ...]) -> Array:
 def _root_of_squares(x: Array, axis: tuple[int, ...]) -> Array:
     """The root of the sum of squares over the axes, which stay with size 1.
 
-    Where a sum is very large or small, all are taken in units of the largest: the squares of others overflow, or
+    If a sum is very large or small, all values are taken in units of the largest: otherwise squares overflow, or
     vanish, long before their root does.
     """
     squares = _squares(x, axis)
@@ -37,7 +37,7 @@ def _root_of_squares(x: Array, axis: tuple[int, ...]) -> Array:
     if np.all((squares > small) & (squares < large)):
         return np.sqrt(squares)
     count = math.prod([x.shape[a] for a in axis])
-    largest = max(np.abs(x), axis, True) if count else sum(x, axis, True)              # of nothing it is 0
+    largest = max(np.abs(x), axis, True) if count else sum(x, axis, True)              # of no values it is 0
     unit = np.where(largest == 0, 1, np.where(largest < math.inf, largest, 1))
     part = x / unit
     return np.sqrt(sum(part * part, axis, True)) * unit
@@ -51,7 +51,7 @@ def variance(x: Array, axis: tuple[int, ...], keepdims: Flag, root: bool, diviso
     """(y, center): squared differences from the mean over the axes, summed, over divisor; or the root of that. center:
     (2, ...) with axes of size 1, the first value of each set, and its mean less that.
 
-    Differences from the first are 0 where all are equal, and a large mean takes none of their digits.
+    Differences from the first are 0 if all are equal, and a large mean takes none of their digits.
     """
     center = np.zeros((2, *(1 if a in axis else n for a, n in enumerate(x.shape))), x.dtype)
     d = x
@@ -66,7 +66,7 @@ def variance(x: Array, axis: tuple[int, ...], keepdims: Flag, root: bool, diviso
 
 def variance_grad_x(gy: Array, x: Array, y: Array, center: Array, axis: tuple[int, ...], root: bool,
                     divisor: float) -> Array:
-    """Of a root y, 0 where it is 0."""
+    """The gradient of a root y is 0 where y is 0."""
     d = x - center[0]
     d = np.subtract(d, center[1], out=d if d.ndim else None)
     gys, ys = np.reshape(gy, center.shape[1:]), np.reshape(y, center.shape[1:])

@@ -31,14 +31,14 @@ __all__ = ["CONV_ALGORITHMS", "conv2d", "conv2d_grad_b", "conv2d_grad_w", "conv2
 
 
 class Algorithm(NamedTuple):
-    """y(x, w, b, g), dx(gy, w, g), dw(gy, x, g), each None where there is none; refuses(direction, g, dtype), which
-    says why a case cannot be done, or None; whether `auto` tries it, or tried(direction, g); the precisions in which it
-    multiplies on tensor cores; by how much more than the plain sum it may round: infinitely, where it spreads what
-    others sum up.
+    """y(x, w, b, g), dx(gy, w, g), dw(gy, x, g), each None if there is none; refuses(direction, g, dtype), which says
+    why a case cannot be done, or None; whether `auto` tries it, or tried(direction, g); the precisions in which it
+    multiplies on tensor cores; by how much more than the plain sum it may round: infinitely, if it spreads what others
+    sum up.
 
-    What computes y may go on in the same launch: y_act(x, w, b, g, act), and y_act_pool(x, w, b, g, act, pooling) where
-    can_pool(g, pooling, dtype). Before dw may go grad_wb(gp, y, x, g, act, pooling), the fused form of
-    conv2d_act_pool_grad_wb for windows that `in_squares` says.
+    The launch of y may also compute what follows y: y_act(x, w, b, g, act), and y_act_pool(x, w, b, g, act, pooling) if
+    can_pool(g, pooling, dtype). The launch of dw may also compute what comes before it: grad_wb(gp, y, x, g, act,
+    pooling) is the fused form of conv2d_act_pool_grad_wb, for windows that `in_squares` accepts.
     """
 
     y: Launcher | None
@@ -108,7 +108,7 @@ def _run(direction: str, g: ConvGeometry, *arguments: Array | None) -> Array:
 
 
 def chosen(direction: str, g: ConvGeometry, arguments: tuple[Array | None, ...]) -> str:
-    """The algorithm that was asked for, or the fastest; while a step records, one that is compiled soon."""
+    """The requested algorithm, or the fastest; while a step records, one that is compiled soon."""
     dtype = arguments[0].dtype             # type: ignore[union-attr]
     name = g.algorithm if g.algorithm == "auto" else _asked(direction, g, dtype, precision())
     return (fastest(direction, g, dtype, arguments, _able) or _unmeasured(direction, g, dtype)) if name == "auto" \
@@ -128,8 +128,8 @@ def _able(direction: str, g: ConvGeometry, dtype: np.dtype) -> dict[str, Launche
 
 @functools.lru_cache(maxsize=4096)
 def _asked(direction: str, g: ConvGeometry, dtype: np.dtype, precision: str) -> str:
-    """The algorithm that was asked for; 'auto' in directions for which it has no kernel and where a user's refuses,
-    which is said once."""
+    """The requested algorithm; 'auto' in directions for which it has no kernel, and if a user's algorithm refuses. A
+    warning says so once."""
     name = g.algorithm
     if name not in ALGORITHMS:
         raise ValueError(f"conv2d: algorithm {name!r} is not one of {', '.join((*ALGORITHMS, 'auto'))} on cuda")

@@ -1,4 +1,5 @@
-"""What a launch will take, in cycles: by these estimates the convolutions that hold whole images choose their tiles.
+"""How long a launch will take, in cycles. The convolutions that hold whole images choose their tiles by these
+estimates.
 
 Constants were fitted to the times of 700 tiles on an H200, so that the chosen one is within 9 % of the fastest on the
 zoo's layers. What all candidates share is left out. Cycles are those in which a warp issues, for float32.
@@ -12,7 +13,7 @@ from .. import launch
 REGISTERS, MAX_REGISTERS = 65536, 255      # for all threads, and of one
 MAX_THREADS, MAX_BLOCKS = 2048, 16         # resident at a time
 LANES = 128                                # that issue at a time: four schedulers, a warp each
-BLOCK_BYTES = 1024                         # of shared memory that a block takes beside what it asks for
+BLOCK_BYTES = 1024                         # of shared memory that a block takes in addition to what it requests
 
 # A scheduler with w warps is as slow as w + this: they hide each other's waiting
 HIDDEN_WARPS = 0.75
@@ -21,7 +22,7 @@ IDLE = 0.25
 
 # All below are cycles. To find and start one copy into shared memory
 COPY = 45
-# A piece of work that is alone takes so many times the cycles of its products and copies, and some more
+# The cycles of a piece of work that runs alone: those of its products and copies, times these factors, plus ALONE
 ALONE_PRODUCTS, ALONE_COPIES, ALONE = 1.6, 2.6, 340
 
 # y of whole_image: four products by one weight; the load of a pixel; the start of a filter's row
@@ -41,7 +42,7 @@ def round_up(value: int, step: int) -> int:
 
 
 def fits_registers(numbers: int, threads: int) -> bool:
-    """Whether threads can keep so many numbers, beside some 40 registers for all else."""
+    """Whether threads can keep this many numbers, in addition to some 40 registers for all else."""
     return numbers <= min(190, REGISTERS // threads - 40)
 
 
@@ -53,7 +54,7 @@ def resident_blocks(threads: int, numbers: int, shared: int) -> int:
 
 
 def used(items: int, threads: int) -> float:
-    """What a pass costs in which only so many threads have an item, as a share of a full one."""
+    """The cost of a pass in which only `items` threads have an item, as a share of a full pass."""
     return IDLE + (1 - IDLE) * items / threads
 
 

@@ -1,4 +1,4 @@
-"""Kernels of users on CUDA arrays: those of convolutions are rows of the table beside those of minidl."""
+"""Kernels of users on CUDA arrays: those of convolutions are rows of the same table as those of minidl."""
 
 from __future__ import annotations
 

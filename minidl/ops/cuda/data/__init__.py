@@ -45,7 +45,7 @@ def next_batch(images: Array, labels: Array, order: Array, position: Array, batc
     """(gather(...), labels) of the batch after number position[0] of an epoch.
 
     order: the indices (N,) of the epoch's images in their order. n: how many images that batch has; batch: how many all
-    but the last have. Of images beyond the order's end the pixels are NaN and the labels -1.
+    but the last have. Images beyond the order's end have NaN as pixels and -1 as label.
     """
     stored, c, h, w = images.shape
     affine, y = _affine_and_batch(images, n, scale, shift, padding, np.dtype(dtype))
@@ -58,7 +58,7 @@ def next_batch(images: Array, labels: Array, order: Array, position: Array, batc
 def next_rows(rows: Array, order: Array, position: Array, batch: int, n: int) -> Array:
     """rows[order[...]] of the batch after number position[0] of an epoch: any dtype (N,...) -> (n,...).
 
-    order, batch, n: as of next_batch. Of rows beyond the order's end each byte is 0xFF: NaN, or -1.
+    order, batch, n: as in next_batch. In rows beyond the order's end each byte is 0xFF: NaN, or -1.
     """
     y = launch.empty((n, *rows.shape[1:]), rows.dtype)
     size = math.prod(rows.shape[1:]) * rows.dtype.itemsize
@@ -71,7 +71,7 @@ def next_rows(rows: Array, order: Array, position: Array, batch: int, n: int) ->
 
 
 def _word(rows: cupy.ndarray, size: int) -> np.dtype:
-    """The largest that rows of so many bytes are made of, and lie on a multiple of."""
+    """The largest word that divides rows of `size` bytes and their address."""
     return np.dtype("uint8" if size % 4 or rows.data.ptr % 4 else "int32")
 
 
@@ -80,13 +80,13 @@ def _flat(rows: Array, word: np.dtype) -> Array:
 
 
 def advance(position: Array) -> None:
-    """position += 1, where it lies."""
+    """position += 1, in place."""
     cupy.add(position, 1, position)
 
 
 def _start(name: str, y: Array, planes: int, given: tuple[Any, ...], augment: Augment | None,
             key: Array | None) -> None:
-    """A kernel of gather.cu, or where images are augmented the one that does so too."""
+    """Starts a kernel of gather.cu, or if images are augmented the one that does that too."""
     if augment is not None:
         crop, flip, cutout, *jitter, reflect = augment
         turns = 2 if flip == "alternate" else int(flip)

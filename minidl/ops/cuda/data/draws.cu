@@ -5,8 +5,8 @@
 // for float too: the CPU's functions and these, rounded to float, are nearly always equal.
 // integers: low + word % count.
 //
-// A thread computes one block, and the four or eight numbers of it, which lie side by side.
-// keys: where the key lies, or null: then it is key0 and key1.
+// A thread computes one block, and its four or eight numbers, which are contiguous in y.
+// keys: the address of the key, or null; then the key is key0 and key1.
 // Requires: a one-dimensional grid with a thread for each block.
 #include "include/common.cuh"
 #include "include/philox.cuh"

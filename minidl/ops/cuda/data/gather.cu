@@ -1,17 +1,18 @@
 // A batch from stored bytes: y[i, c] = images[index, c] * scale[c] + shift[c], with a border of zero bytes.
 //
 // images (stored, channels, h, w) bytes; y (n, channels, h + 2 padding, w + 2 padding); affine holds all scales, then
-// all shifts. A block owns whole planes of y, one after the other; a thread owns every blockDim.x-th pixel of them,
-// so that neighbours write neighbours. Any grid and block will do. An index counts from the end where it is negative;
-// one that names no image is not read at: its pixels are NaN.
-// gather: the index of image i is indices[i]. next_batch: it is order[(position[0] + 1) * batch + i], or no image's where the
-// order of `count` images has ended, and picked[i] is that image's label, or -1.
-// augmented_gather, augmented_next_batch: the same of images that are seen at random, each decided by block `index` of
-// Philox(key), whatever batch it is in: moved by up to `crop` pixels in each direction, zero bytes coming in, or if
-// `reflect` what a mirror at the outermost pixels shows; if flip is 1, mirrored from left to right with probability
-// 1/2; if it is 2, by the block of epoch 0, and then in every other epoch, which key[1] counts; multiplied by a number in
-// 1 +- contrast, after which one in +- brightness is added, and one in +- color for each channel; and 0, which is the
-// mean of what is normalised, in a square of `cutout` pixels a side around one of the pixels.
+// all shifts. A block owns whole planes of y, one after the other; a thread owns every blockDim.x-th pixel of them, so
+// that neighbours write neighbours. Any grid and block will do. A negative index counts from the end. An index that
+// names no image is not read: its pixels are NaN.
+// gather: the index of image i is indices[i]. next_batch: it is order[(position[0] + 1) * batch + i], or names no image
+// if the order of `count` images has ended, and picked[i] is that image's label, or -1.
+// augmented_gather, augmented_next_batch: the same with images changed at random. Block `index` of Philox(key) decides
+// for an image, whatever batch it is in. The image is moved by up to `crop` pixels in each direction: zero bytes come
+// in, or if `reflect` what a mirror at the outermost pixels shows. If flip is 1, it is mirrored from left to right with
+// probability 1/2. If flip is 2, the block of epoch 0 decides, then it alternates with each epoch, which key[1]
+// counts. It is multiplied by a number in 1 +- contrast; then one in +- brightness is added, and one in +- color for
+// each channel. A square of `cutout` pixels a side around one of the pixels becomes 0, which is the mean of what is
+// normalised.
 #include "include/common.cuh"
 #include "include/philox.cuh"
 
@@ -50,7 +51,7 @@ struct Images {
     __device__ __forceinline__ unsigned pixels() const { return (h + 2 * padding) * (w + 2 * padding); }
 };
 
-// How images are seen at random.
+// How images are changed at random.
 struct Views {
     Images from;
     const Word* key;
@@ -60,7 +61,7 @@ struct Views {
     // A number in [0, size) from 32 random bits.
     static __device__ __forceinline__ int below(int size, Word bits) { return (int)((bits & 0xffffffff) * size >> 32); }
 
-    // Pixel i of an axis of `size` with a border, where beyond the border it is seen in a mirror.
+    // Pixel i of an axis of `size` with a border; beyond the border it is seen in a mirror.
     static __device__ __forceinline__ int mirror(int i, int border, int size) {
         int last = size - 1 + border;
         return i < -border ? -2 * border - i : i > last ? 2 * last - i : i;

@@ -1,6 +1,6 @@
-// The activations: for each row of ACTIVATIONS and OF_X (ops/common/curves.py) a struct act_<name> with its `value` of x
-// and its `grad`, gy times its derivative, in what it computed, y, or for OF_X in x. ACT, a constant of the compilation,
-// says which one ACT_VALUE and ACT_GRAD are, in kernels that do more besides.
+// The activations: a struct act_<name> for each row of ACTIVATIONS and OF_X (ops/common/curves.py). Its `value` takes
+// x. Its `grad` is gy times the derivative and takes the result y, or x for OF_X. ACT, a constant of the compilation,
+// says which one ACT_VALUE and ACT_GRAD are, in kernels that do other work too.
 #ifndef ACT
 #define ACT tanh
 #endif

@@ -31,13 +31,13 @@ __device__ __forceinline__ REAL inside(const REAL* plane, int r, int s, int h, i
 __device__ __forceinline__ int first_meeting(int at, int k, int stride) { return at < k ? 0 : (at - k) / stride + 1; }
 __device__ __forceinline__ int last_meeting(int at, int stride, int outputs) { return imin(outputs - 1, at / stride); }
 
-// V neighbours in memory, read and written with one instruction where they lie on a multiple of their size.
+// V neighbours in memory, read and written with one instruction if they start at a multiple of their size.
 template <int V> struct alignas(sizeof(REAL) * V) Pack {
     REAL v[V];
 };
 
-// Start copying one T (4, 8 or 16 bytes) into shared memory, or zeros where it is not valid; the copies of a thread
-// have arrived once it has called await_copies, and those of its block after the barrier that follows.
+// Start copying one T (4, 8 or 16 bytes) into shared memory, or zeros if it is not valid. The copies of a thread have
+// arrived once it has called await_copies, and those of its block after the barrier that follows.
 template <class T> __device__ __forceinline__ void start_copy(T* to, const T* from, bool valid) {
 #if __CUDA_ARCH__ >= 800
     unsigned address = (unsigned)__cvta_generic_to_shared(to);

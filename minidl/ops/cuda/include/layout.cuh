@@ -1,10 +1,10 @@
-// The order of images in memory, in one place: -DLAYOUT=NCHW, which is also what stands without it, NHWC or CHWN. The
-// last letter is the axis along which neighbours in memory lie: columns, channels, or images. Filters lie as (m,c,p,q),
-// but in NHWC as (p,q,c,m): there neighbouring threads have neighbouring filters.
+// The order of images in memory, defined in one place: -DLAYOUT=NCHW (the default), NHWC or CHWN. The last letter is
+// the axis that is contiguous in memory: columns, channels, or images. Filters are stored as (m,c,p,q), but in NHWC as
+// (p,q,c,m): there neighbouring threads have neighbouring filters.
 //
-// In NCHW a block of the kernels that use shared memory has one image and one map. With -DLANES=16 it has so many
-// neighbours of the last axis: in NHWC so many maps of the result, and CHANNELS (-D) channels of its input at a time,
-// in CHWN so many images. So a pixel in shared memory is a run of DEEP neighbours in global memory: 1, CHANNELS, LANES.
+// In NCHW a block of the kernels that use shared memory has one image and one map. With -DLANES=16 it has LANES
+// neighbours of the last axis: in NHWC LANES maps of the result, and CHANNELS (-D) channels of its input at a time, in
+// CHWN LANES images. So a pixel in shared memory is a run of DEEP neighbours in global memory: 1, CHANNELS, LANES.
 #include "include/common.cuh"
 
 #define NCHW 0
@@ -32,14 +32,14 @@ struct Element {
     int n, c, r, s;
 };
 
-// Sizes of images, and where in memory what of them stands.
+// Sizes of images, and where each of their elements is in memory.
 struct Images {
     int n, c, h, w;
 
     // From a pixel of a plane to the next
     __device__ __forceinline__ int step() const { return LAYOUT == NHWC ? c : LAYOUT == CHWN ? n : 1; }
 
-    // The first pixel of an image's channel; its pixel (r, s) stands (r * w + s) * step() further on
+    // The first pixel of an image's channel; its pixel (r, s) is (r * w + s) * step() further on
     __device__ __forceinline__ int plane(int image, int channel) const {
         if (LAYOUT == NHWC) return image * h * w * c + channel;
         if (LAYOUT == CHWN) return channel * h * w * n + image;
@@ -52,7 +52,7 @@ struct Images {
         return ((image * c + channel) * h + r) * w + s;
     }
 
-    // What stands at an offset: threads that count along memory have neighbours of the last axis
+    // The element at an offset: threads that count along memory have neighbours of the last axis
     __device__ __forceinline__ Element at(unsigned offset) const {
         if (LAYOUT == NHWC) {
             const int pixel = offset / c, row = pixel / w;
@@ -71,7 +71,7 @@ struct Images {
 __device__ __forceinline__ Images images_x(const Geometry& g) { return {g.n, g.c, g.h, g.w}; }
 __device__ __forceinline__ Images images_y(const Geometry& g) { return {g.n, g.m, g.oh, g.ow}; }
 
-// Sizes of filters, and where in memory what of them stands.
+// Sizes of filters, and where each of their elements is in memory.
 struct Filters {
     int m, c, kh, kw;
 
@@ -80,13 +80,13 @@ struct Filters {
     __device__ __forceinline__ int filter_step() const { return LAYOUT == NHWC ? 1 : c * kh * kw; }
     __device__ __forceinline__ int channel_step() const { return LAYOUT == NHWC ? m : kh * kw; }
 
-    // The first tap of a filter's channel; its tap (p, q) stands (p * kw + q) * tap_step() further on
+    // The first tap of a filter's channel; its tap (p, q) is (p * kw + q) * tap_step() further on
     __device__ __forceinline__ int plane(int filter, int channel) const {
         if (LAYOUT == NHWC) return channel * m + filter;
         return (filter * c + channel) * kh * kw;
     }
 
-    // What stands at an offset: {m, c, p, q}
+    // The element at an offset: {m, c, p, q}
     __device__ __forceinline__ Element at(unsigned offset) const {
         if (LAYOUT == NHWC) {
             const int rest = offset / m, tap = rest / c;

@@ -6,8 +6,8 @@ __device__ __forceinline__ int bits(int power) { return __ffs(power) - 1; }  // 
 
 // The states of a set's `lanes` threads, merged: the same in each of them. Threads are in groups of lanes * across, a
 // power of two up to 32, or the block; those of one set are `across` apart, which is 32 at most. All threads of a block
-// call it, those without a set with an empty state. A state can merge(another), and give that of the lane which is a
-// step of threads away.
+// must call it; those without a set have an empty state. A state has merge(another), and away(step): the state of the
+// lane that is `step` threads away.
 template <class State> __device__ __forceinline__ State met(State mine, int lanes, int across = 1) {
     const int group = lanes * across;
     for (int step = imin(group, 32) / 2; step >= across; step /= 2) mine.merge(mine.away(step));

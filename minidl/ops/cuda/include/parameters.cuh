@@ -3,7 +3,7 @@
 // The table, passed by value, holds the addresses of each parameter p, its gradient g and what else is kept of it (0:
 // there is none), its size, and the number of the first block that works on it. A block owns 1024 elements of one
 // parameter, or what is left of it; a thread owns 4 of them, blockDim.x apart. No parameter may be in the table twice.
-// Requires: blockDim.x 256; `first` ascending, from 0, and beyond every block where there is no parameter.
+// Requires: blockDim.x 256; `first` ascending, from 0, and beyond every block if there is no parameter.
 #include "include/common.cuh"
 
 #define PARAMETERS 64
@@ -31,8 +31,8 @@ template <class Update> __device__ __forceinline__ void each_element(int first, 
         if (begin + k * THREADS_PER_BLOCK < size) update(begin + k * THREADS_PER_BLOCK);
 }
 
-// The learning rate: rates[*position] (up to rates[last]) where rates are given, or rates[0] without a position, so
-// that a captured launch need not be made anew; else lr.
+// The learning rate: rates[*position] (up to rates[last]) if rates are given, or rates[0] without a position; else lr.
+// With rates, a captured launch need not be captured again.
 __device__ __forceinline__ double rate_of(const double* rates, const long long* position, int last, double lr) {
     return rates ? rates[position ? imin(*position, last) : 0] : lr;
 }

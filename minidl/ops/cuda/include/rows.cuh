@@ -1,7 +1,7 @@
 // Rows that several threads share, for softmax and the losses built on it.
 //
 // A row is `size` elements `stride` apart. Its threads are `lanes` neighbours: a power of two up to 32, or the whole
-// block (a multiple of 32). Every thread of the block calls these functions, those without a row with size 0, because
+// block (a multiple of 32). Every thread of the block must call these functions, with size 0 if it has no row, because
 // the threads of a warp or block exchange values in them. Sums are in an order that size and lanes alone decide.
 
 // The sum, or the largest, of the lanes' values: the same bits in each of them.
@@ -20,7 +20,7 @@ __device__ __forceinline__ REAL reduce(REAL value, int lanes, bool largest) {
     return value;
 }
 
-// The largest element; -inf of none. fmax passes over NaN, but a NaN still makes the row's sum NaN.
+// The largest element; -inf if there is none. fmax passes over NaN, but a NaN still makes the row's sum NaN.
 __device__ __forceinline__ REAL largest(const REAL* x, int size, int stride, int lane, int lanes) {
     REAL top = -__int_as_float(0x7f800000);
     for (int i = lane; i < size; i += lanes) top = fmax(top, x[i * stride]);

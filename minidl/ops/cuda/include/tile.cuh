@@ -1,5 +1,5 @@
-// The joint register + shared-memory tiling (PMPP section 16.5), once: a block of 256 threads multiplies slabs of
-// A (BK x BM) and B (BK x BN) that lie in shared memory, depth first, and keeps the BM x BN sums in registers.
+// The joint register + shared-memory tiling (PMPP section 16.5), in one place: a block of 256 threads multiplies slabs
+// of A (BK x BM) and B (BK x BN) in shared memory, depth first, and keeps the BM x BN sums in registers.
 //
 // -DBM: rows, 16, 32, 64 or 128. -DPRECISION: FP32 (fused multiply-adds, also for double), or on tensor cores TF32,
 // TF32X3 or BF16. A kernel fills the slabs (its own way of finding elements), calls multiply_slabs, and gets its share
@@ -106,7 +106,7 @@ struct Product {
     }
 
 #if PRECISION != BF16
-    // tf32: one product of the rounded operands. 3xtf32: x = high + low, and all of (ah + al)(bh + bl) but al bl,
+    // tf32: one product of the rounded operands. 3xtf32: x = high + low, and all of (ah + al)(bh + bl) except al bl,
     // the small terms first.
     __device__ __forceinline__ void products(const float (&a)[TILES_M][4], const float (&b)[TILES_N][2]) {
         unsigned ah[TILES_M][4], bh[TILES_N][2];
@@ -154,7 +154,7 @@ struct Product {
 };
 #endif
 
-// The depth loop with two slabs in turn: while one is multiplied, the next one's elements are on their way.
+// The depth loop with two slabs in turn: while one is multiplied, the next one's elements are copied.
 // Loader: fetch(slab, number) starts this thread's share of the copies into a slab.
 template <class Loader>
 __device__ __forceinline__ void multiply_slabs(Slab (&slabs)[2], Product& product, Loader& loader, int begin, int end) {

@@ -1,5 +1,4 @@
-// A number along an axis of n: below 0 it counts from the end, and beyond the axis it goes on at its start, as CuPy has
-// it.
+// An index along an axis of n: one below 0 counts from the end, and one beyond the axis wraps around, as in CuPy.
 __device__ __forceinline__ int wrapped(long long i, int n) {
     if (i < 0) i += n;
     if (i < 0 || i >= n) i = (i % n + n) % n;

@@ -1,13 +1,13 @@
-// Gradients of values taken by their numbers along an axis: gx (before, n, inner), index and gy (before, m, inner).
+// Gradients of values taken by their indices along an axis: gx (before, n, inner), index and gy (before, m, inner).
 //
-// add_along: gx[b,i,c] = the sum of gy[b,j,c] over all j with index[b,j,c] = i, in their order; it reads all m of them
-// for each i, and so is for a small m. put_along: gx[b, index[b,j,c], c] = gy[b,j,c], where no place is named twice;
-// the others stay. In both a thread owns the elements THREAD, THREAD + THREADS, ... of `size`, those of gx and gy in
-// turn; any grid and block will do.
+// add_along: gx[b,i,c] = the sum of gy[b,j,c] over all j with index[b,j,c] = i, in their order. It reads all m of them
+// for each i, so it is for a small m. put_along: gx[b, index[b,j,c], c] = gy[b,j,c]. No place may be named twice, and
+// the other places keep their values. A thread owns the elements THREAD, THREAD + THREADS, ... of `size`: those of gx
+// in add_along, those of gy in put_along. Any grid and block will do.
 //
-// add_in_turn: as add_along, to a gx of zeros. A warp owns a line (b, c), of which it takes 32 indices at a time. What
-// several lanes have for one place, the lowest of them adds up in the order of the lanes. Requires: warps that cover
-// the lines.
+// add_in_turn: as add_along, to a gx of zeros. A warp owns a line (b, c) and takes 32 of its indices at a time. If
+// several lanes have values for one place, the lowest of these lanes adds them up in the order of the lanes. Requires:
+// warps that cover the lines.
 #include "include/common.cuh"
 #include "include/wrapped.cuh"
 

@@ -1,9 +1,9 @@
-// Up to 128 copies in one launch: boxes of up to 6 axes, each with strides of its own on either side, which may be
-// negative where one reads. blockIdx.y is the number of a copy.
+// Up to 128 copies in one launch: boxes of up to 6 axes. Each axis has a stride for reading and one for writing; that
+// for reading may be negative. blockIdx.y is the number of a copy.
 //
-// The table, passed by value, holds of each copy where it is read and written (read nowhere, 0: then all of it is
-// `value`) and its kind. Of each kind it holds the sizes and strides, in UNITs, of its axes, the innermost first, and
-// what divides by a size (see divided).
+// The table, passed by value, holds for each copy its kind and the addresses that it reads and writes. If the address
+// to read is 0, all of the copy is `value`. For each kind it holds the sizes and strides, in UNITs, of the axes, the
+// innermost first, and what divides by a size (see divided).
 // Requires: addresses that are multiples of a UNIT; fewer than 2^31 UNITs per copy, and per stride.
 #include "include/common.cuh"
 
@@ -24,13 +24,14 @@ struct Boxes {
     int axes[KINDS], count[KINDS], low[KINDS], high[KINDS], kind[PARTS];
 };
 
-// i / size for an i below 2^31, by a product: a division takes a GPU twenty instructions. magic is 2^(31 + shift) / size,
-// rounded up, and 2^shift the power of two that is at least size (Granlund and Montgomery 1994, section 4).
+// i / size for an i below 2^31, by a product: a division takes a GPU twenty instructions. magic is
+// 2^(31 + shift) / size, rounded up, and 2^shift the power of two that is at least size (Granlund and Montgomery 1994,
+// section 4).
 __device__ __forceinline__ unsigned divided(unsigned i, unsigned magic, int shift) {
     return (unsigned)((unsigned long long)(2 * i) * magic >> 32) >> shift;
 }
 
-// A value of up to 8 bytes, repeated up to 8, as a UNIT.
+// A value of up to 8 bytes, repeated to fill 8 bytes, as a UNIT.
 template <class T> __device__ __forceinline__ void set(T& unit, unsigned long long value) { unit = (T)value; }
 __device__ __forceinline__ void set(int4& unit, unsigned long long value) {
     unit.x = unit.z = (int)value;
@@ -88,9 +89,10 @@ extern "C" __global__ void copy_boxes(const Boxes table) {
         }
 }
 
-// Transpositions: axis 0 is the one along which the target lies, axis 1 the one along which the source does. A block
-// reads tiles of 2^high by 2^low values along the source into shared memory, and writes them along the target. `count`
-// is the number of tiles; divided() of axes 0 and 1 are by those across and down. low + high is at most 10. Requires: AHEAD * blockDim.x = 1024.
+// Transpositions: axis 0 is the innermost of the target, axis 1 that of the source. A block reads tiles of 2^high by
+// 2^low values along the source into shared memory, and writes them along the target. `count` is the number of tiles;
+// divided() of axes 0 and 1 is by the number of tiles across and down. low + high is at most 10. Requires:
+// AHEAD * blockDim.x = 1024.
 extern "C" __global__ void __launch_bounds__(256, 5) copy_tiles(const Boxes table) {
     __shared__ UNIT tile[TILE];
     const int part = blockIdx.y, kind = table.kind[part], first = kind * AXES, last = first + table.axes[kind] - 1;

@@ -1,5 +1,5 @@
-"""Copies of CuPy arrays, whatever their strides: the one way in which values get from one place to another as they
-are. CuPy's own copy of arrays with gaps reaches two fifths of the memory's rate, and is one launch for each."""
+"""Copies of CuPy arrays with any strides: the one way in which values are moved unchanged. CuPy's own copy of arrays
+with gaps reaches two fifths of the memory bandwidth, and needs one launch for each."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from .. import launch
 FILE = "indexing/copies.cu"
 UNITS = {16: "int4", 8: "unsigned long long", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}  # by bytes
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [(FILE, (("UNIT", unit),)) for unit in UNITS.values()]
-PARTS, KINDS, AXES = 128, 8, 6             # of a launch, as the kernel's table has them
-TILE, TILE_SIDE = 1024, 32                 # values of a tile, and of its side where the array has as many
+PARTS, KINDS, AXES = 128, 8, 6             # per launch, as in the kernel's table
+TILE, TILE_SIDE = 1024, 32                 # values of a tile, and of its side if the array has that many
 
 
 class _Box(NamedTuple):
-    """What is copied, beside its place. Its axes, the innermost of the target first: size and strides in bytes."""
+    """What is copied, without its address. Its axes, the innermost of the target first: size and strides in bytes."""
 
     axes: tuple[tuple[int, int, int], ...]
     from_offset: int                       # bytes from an array's first element to the first that is copied
     to_offset: int
-    bits: int                              # the last one that is set is that of the largest possible unit
+    bits: int                              # the lowest bit that is set is the largest possible unit
     tiled: bool
 
 
 def copy_into(pairs: Iterable[tuple[cupy.ndarray, cupy.ndarray | None]], value: float | np.ndarray = 0) -> None:
-    """to[...] = x for each pair (to, x) of arrays of one shape and dtype; where x is None, to[...] = value.
+    """to[...] = x for each pair (to, x) of arrays of one shape and dtype; if x is None, to[...] = value.
 
     Up to 128 copies are one launch. Targets and sources must not overlap. Raises ValueError for an array that is not on
     the current device.
@@ -70,13 +70,13 @@ def copy_into(pairs: Iterable[tuple[cupy.ndarray, cupy.ndarray | None]], value: 
 
 
 def view_of(x: cupy.ndarray, index: Index) -> cupy.ndarray:
-    """x[index] of an index that gives a view; an array also where that is one element."""
+    """x[index] for an index that gives a view; it is an array even if it has one element."""
     parts = index if isinstance(index, tuple) else (index,)
     return x[parts if Ellipsis in parts else (*parts, Ellipsis)]
 
 
 def dense_copy(x: cupy.ndarray) -> cupy.ndarray:
-    """In C order."""
+    """A copy in C order."""
     y = launch.empty(x.shape, x.dtype)
     copy_into([(y, x)])
     return y
@@ -102,7 +102,7 @@ def _launches(boxes: Sequence[tuple[_Box, int, int]]) -> Iterator[list[tuple[_Bo
 @functools.lru_cache(maxsize=4096)
 def _box(shape: tuple[int, ...], from_strides: tuple[int, ...] | None, to_strides: tuple[int, ...],
          item: int) -> _Box | None:
-    """The copy of an array, its axes joined where they can be; None where it has more than a table holds."""
+    """The copy of an array, its axes joined if they can be; None if it does not fit into a table."""
     given = [axis for axis in zip(shape, from_strides or [0] * len(shape), to_strides, strict=True) if axis[0] > 1]
     from_offset = sum((n - 1) * source for n, source, target in given if target < 0)
     to_offset = sum((n - 1) * target for n, _, target in given if target < 0)
@@ -117,7 +117,7 @@ def _box(shape: tuple[int, ...], from_strides: tuple[int, ...] | None, to_stride
     if len(axes) > AXES or max(abs(stride) for axis in axes for stride in axis[1:]) // item > launch.MAX_ELEMENTS:
         return None
     n, source, target = axes[0]
-    lying = min(range(len(axes)), key=lambda a: abs(axes[a][1]) or math.inf)       # the axis along which the source is
+    lying = min(range(len(axes)), key=lambda a: abs(axes[a][1]) or math.inf)       # the source's innermost axis
     tiled = lying > 0 and 0 < abs(axes[lying][1]) < abs(source) and 1 << sum(_tile(axes[lying][0], n)) == TILE
     if tiled:
         axes.insert(1, axes.pop(lying))
@@ -139,7 +139,7 @@ def _table(boxes: tuple[_Box, ...], unit: int, item: int) -> tuple[Callable[...,
         for axis, (n, source, target) in enumerate(box.axes):
             at = kind * AXES + axis
             table["size"][at] = n
-            if unit != item and not axis:  # it lies in one piece on both sides
+            if unit != item and not axis:  # it is contiguous on both sides
                 table["size"][at], source, target = n * item // unit, source and unit, unit
             table["from_stride"][at], table["to_stride"][at] = source // unit, target // unit
         sizes = table["size"][kind * AXES:kind * AXES + len(box.axes)].tolist()
@@ -150,7 +150,7 @@ def _table(boxes: tuple[_Box, ...], unit: int, item: int) -> tuple[Callable[...,
             sizes[:2] = [launch.blocks(sizes[1], 1 << low),
                          launch.blocks(sizes[0], 1 << high)]
             blocks = min(math.prod(sizes), launch.spread(launch.MAX_ELEMENTS))
-        for at, size in enumerate(sizes, kind * AXES):         # the kernel's divided() explains
+        for at, size in enumerate(sizes, kind * AXES):         # see the kernel's divided()
             shift = table["shift"][at] = (size - 1).bit_length()
             table["magic"][at] = -(-(1 << 31 + shift) // size)
         table["axes"][kind], table["count"][kind] = len(box.axes), math.prod(sizes)
@@ -161,7 +161,7 @@ def _table(boxes: tuple[_Box, ...], unit: int, item: int) -> tuple[Callable[...,
 
 
 def _tile(across: int, down: int) -> tuple[int, int]:
-    """The binary logarithms of a tile's sides: TILE values, or fewer where an array has fewer along both axes."""
+    """Binary logarithms of a tile's sides. A tile has TILE values, or fewer if the array has fewer along both axes."""
     low, high = ((n - 1).bit_length() for n in (across, down))
     side, all_of_it = TILE_SIDE.bit_length() - 1, TILE.bit_length() - 1
     low, high = min(low, max(side, all_of_it - high)), min(high, max(side, all_of_it - low))

@@ -1,9 +1,9 @@
-// The gradient of rows that were taken by number: gw[r] = the sum of gy[i] over all i with ids[i] = r, in their order.
+// The gradient of rows that were taken by index: gw[r] = the sum of gy[i] over all i with ids[i] = r, in their order.
 //
-// gy (n, d), ids (n,), of which those below 0 count from the end, gw (shares, rows, d): a share is `each` of the n. A
-// warp owns a row of gw and 128 of its columns, of which each lane has every 32nd. It reads the ids 32 at a time, and a
-// vote says which of them name its row: so nothing is sorted, no two warps write the same place, and nothing waits for
-// the host. Requires: a grid of (warps that cover rows, blocks of 128 that cover d, shares).
+// gy (n, d), ids (n,), gw (shares, rows, d). Ids below 0 count from the end. A share is `each` of the n ids. A warp
+// owns a row of gw and 128 of its columns; each lane has every 32nd of these. The warp reads the ids 32 at a time, and
+// a vote says which of them name its row. So nothing is sorted, no two warps write the same place, and nothing waits
+// for the host. Requires: a grid of (warps that cover rows, blocks of 128 that cover d, shares).
 #include "include/common.cuh"
 
 constexpr int COLUMNS = 4;

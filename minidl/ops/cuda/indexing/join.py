@@ -1,4 +1,4 @@
-"""CuPy arrays put together: copies of whole ones, several in one, frames, and gradients in the parts of one."""
+"""CuPy arrays put together: copies, several arrays in one, frames, and gradients of the parts of an array."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["add_parts", "concatenate", "copy", "pad", "reshape"]
 
 
 def copy(x: cupy.ndarray) -> Array:
-    """In the order in which x lies in memory; by the driver's copy, if it has no gaps."""
+    """A copy in the memory order of x; by the driver's copy, if x has no gaps."""
     order = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
     lying = x.transpose(*order)
     y = launch.empty(lying.shape, x.dtype)
@@ -28,7 +28,7 @@ def copy(x: cupy.ndarray) -> Array:
 
 
 def reshape(x: cupy.ndarray, shape: tuple[int, ...]) -> Array:
-    """A view where there can be one."""
+    """A view if there can be one, else a copy."""
     if not x._c_contiguous:
         try:
             return x.reshape(shape, copy=False)
@@ -49,8 +49,8 @@ def concatenate(xs: tuple[Array, ...], axis: int) -> Array:
 
 
 def pad(x: Array, widths: tuple[tuple[int, int], ...], value: float) -> Array:
-    """x within a frame of one value: (before, after) of each axis. The frame is two boxes an axis, which are as wide
-    as x along the axes before it, and as y along those behind it."""
+    """x within a frame of one value: (before, after) of each axis. The frame is two boxes per axis. They are as wide as
+    x along the axes before that one, and as wide as y along those after it."""
     y = launch.empty(tuple(n + before + after for n, (before, after) in zip(x.shape, widths)), x.dtype)
     inner = tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, widths))
     frame = [view_of(y, (*inner[:axis], part)) for axis, of in enumerate(inner)
@@ -60,8 +60,8 @@ def pad(x: Array, widths: tuple[tuple[int, int], ...], value: float) -> Array:
 
 
 def add_parts(gys: tuple[Array, ...], indices: tuple[Index, ...], shape: tuple[int, ...]) -> Array:
-    """Zeros of a shape, to which gradients are added where indices, which give views, say. One launch where these are
-    next to each other along one axis, and one for zeros where they are not all of it."""
+    """Zeros of a shape, with each gradient added at its index, which gives a view. One launch if the indices are
+    separate runs along one axis, and one more for the zeros if they are not all of it."""
     places = [_place(index, shape) for index in indices]
     (axis, *_), *_ = places
     runs = sorted(place[1:] for place in places)

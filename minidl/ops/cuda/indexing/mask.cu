@@ -1,11 +1,11 @@
-// What a mask holds: y = x[mask], its gradient, and one number that is set there.
+// y = x[mask], its gradient, and x[mask] = one number.
 //
-// mask (n,), y (rows that it holds, inner), x (n, inner). The place of row r in y is the number of rows before it that
-// the mask holds. A block owns `each` rows, a multiple of its threads. count_set leaves how many of each block's rows
-// the mask holds; take_set (y from x) and spread_set (x from y, elsewhere 0) add up those of the blocks before its own,
-// and number its rows by votes, as many at a time as it has threads. Nothing waits for the host. Requires: blocks of
-// 256 threads that cover n; of one block spread_set and take_set need no counts.
-// fill_set: x = value where the mask holds; a thread owns the elements THREAD, THREAD + THREADS, ... of x.
+// mask (n,), y (rows whose mask is true, inner), x (n, inner). The place of row r in y is the number of true rows
+// before it. A block owns `each` rows, a multiple of its threads. count_set writes how many rows of each block are
+// true. take_set (y from x) and spread_set (x from y, elsewhere 0) add up the counts of the blocks before their own.
+// They number the rows of a block by votes, as many at a time as it has threads. Nothing waits for the host. Requires:
+// blocks of 256 threads that cover n. With one block, spread_set and take_set need no counts.
+// fill_set: x = value where the mask is true; a thread owns the elements THREAD, THREAD + THREADS, ... of x.
 #include "include/common.cuh"
 
 constexpr int ROWS = 256, WARPS = ROWS / 32;
@@ -30,7 +30,7 @@ extern "C" __global__ void count_set(const unsigned char* mask, int* counts, int
     if (threadIdx.x == 0) counts[blockIdx.x] = count;
 }
 
-// move(row, place, c): one element of a row, of which `place` is the number in y, or below 0.
+// move(row, place, c) moves one element of a row. `place` is the row's number in y, or below 0 if it has none.
 template <class Move>
 __device__ __forceinline__ void each_row(const unsigned char* mask, const int* counts, int n, int each, int inner,
                                          Move move) {

@@ -1,4 +1,4 @@
-// What an element's place in its row decides: on which side of a diagonal it is kept, and the 1 of each label.
+// Values that depend on an element's place in its row: triangles of matrices, and the 1 of each label.
 //
 // A thread owns the elements THREAD, THREAD + THREADS, ...; a block owns nothing, and any grid and block will do.
 // -DITEM: the type of an element's bits.
@@ -9,7 +9,7 @@
 #define ITEM unsigned
 #endif
 
-// x, y (..., rows, columns): y = x where column - row is at most `diagonal`, or with `upper` at least, and elsewhere 0.
+// x, y (..., rows, columns): y = x where column - row is at most `diagonal` (at least, if `upper`), and 0 elsewhere.
 extern "C" __global__ void triangle(const ITEM* x, ITEM* y, unsigned size, unsigned rows, unsigned columns,
                                     int diagonal, int upper) {
     for (unsigned e = THREAD; e < size; e += AHEAD * THREADS) {

@@ -1,4 +1,4 @@
-"""Values by where they stand in their row: triangles of matrices, and the 1 of each label, on CuPy arrays."""
+"""Values that depend on their place in a row: triangles of matrices, and the 1 of each label, on CuPy arrays."""
 
 from __future__ import annotations
 

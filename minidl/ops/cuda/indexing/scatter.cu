@@ -1,20 +1,20 @@
-// Gradients of rows that were taken by their numbers, added up in the order in which they were taken; gx is zeros
-// before.
+// Gradients of rows that were taken by index, added up in the order in which they were taken. gx is zeros before.
 //
-// add_runs: lines (lines, m) of rising keys, each the row of gx (before, n, inner, d) that a row of gradients belongs
-// to: gx[b,key,c] = the sum of the rows whose key that is, in their order. Rows are those of `gradients` in theirs, or
-// with `places` those that it says. They are added in shares of `each` of a line, so that a long run of equal keys has
-// many threads. A run within its share is written to gx. Of one that goes on beyond a share, the share at whose start
-// it goes on has an entry among `next_keys` (lines, shares), and `next` (lines, shares, 2, d) has what the share before
-// added up if the run begins there, or 0, and what this share did. All others have NONE. Those entries are lines of
-// rising keys again, with two rows each (`parts`), which the next launch adds up. With one share, nothing is left over.
+// add_runs: the keys (lines, m) of a line rise. A key is the row of gx (before, n, inner, d) that a row of gradients
+// belongs to: gx[b,key,c] = the sum of the rows with that key, in their order. The rows are those of `gradients` in
+// order, or those that `places` names if it is given. They are added in shares of `each` of a line, so that a long run
+// of equal keys has many threads. A run within one share is written to gx. If a run goes on into a share from the one
+// before, that share has its key in `next_keys` (lines, shares); all other shares have NONE there. Such a share has two
+// rows in `next` (lines, shares, 2, d): the sum of the share before if the run begins there, else 0; and its own sum.
+// These entries are lines of rising keys again, with two rows each (`parts`), and the next launch adds them up. With
+// one share, nothing is left over.
 //
-// A thread owns WIDTH neighbouring columns of the elements THREAD, THREAD + THREADS, ... of (lines, m, d), and where
-// such an element is the first of its run or of its share, the sum from there on.
+// A thread owns WIDTH neighbouring columns of the elements THREAD, THREAD + THREADS, ... of (lines, m, d). If such an
+// element is the first of its run or of its share, the thread makes the sum from there on.
 //
-// add_firsts: ids (n,), below 0 counted from the end; gx (rows, d): where an id is the first of its kind, its row gets
-// the sum of all gradients (n, d) with that id. It compares n times n ids, and so is for a small n.
-// Requires: d in multiples of WIDTH, and rows that begin at multiples of as many elements.
+// add_firsts: ids (n,), below 0 counted from the end; gx (rows, d). For the first occurrence of an id, its row gets the
+// sum of all gradients (n, d) with that id. It compares n times n ids, so it is for a small n.
+// Requires: d a multiple of WIDTH, and rows that start at multiples of WIDTH elements.
 #include "include/common.cuh"
 #include "include/wrapped.cuh"
 

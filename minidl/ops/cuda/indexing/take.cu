@@ -1,11 +1,11 @@
-// Values by their numbers along an axis: x (before, n, inner) -> y (before, m, inner).
+// Values by their indices along an axis: x (before, n, inner) -> y (before, m, inner).
 //
 // take: y[b,j,c] = x[b, index[b,j,c], c]; `by_row`: index is (m,), and y[b,j,c] = x[b, index[j], c]. With `first`,
-// which may be a null pointer, both are (m,) and y is (m, inner): y[j,c] = x[first[j], index[j], c]. ITEM is what has
-// the size of an element of x; WIDTH of them, 16 bytes which lie side by side and have one number, go together.
+// which may be a null pointer, both are (m,) and y is (m, inner): y[j,c] = x[first[j], index[j], c]. ITEM is a type of
+// the size of an element of x. If WIDTH is above 1, WIDTH elements move together: 16 contiguous bytes with one index.
 //
-// A thread owns the elements THREAD, THREAD + THREADS, ... of `size`, those of y by WIDTH; any grid and block will do.
-// Requires: inner in multiples of WIDTH, by which x and y are aligned; WIDTH 1 where each element has a number.
+// A thread owns the elements THREAD, THREAD + THREADS, ... of `size` (that of y / WIDTH); any grid and block will do.
+// Requires: inner a multiple of WIDTH; x and y aligned to WIDTH elements; WIDTH 1 if each element has its own index.
 #include "include/common.cuh"
 #include "include/wrapped.cuh"
 

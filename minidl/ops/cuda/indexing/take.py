@@ -1,5 +1,5 @@
-"""Values by arrays of their numbers, and what gradients of these add up, on CuPy arrays. Where an element was taken
-several times, its gradients add up in a fixed order, which cupy.add.at does not promise."""
+"""Values taken by arrays of indices, and the gradients of that, on CuPy arrays. If an element was taken several times,
+its gradients add up in a fixed order, which cupy.add.at does not promise."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["embedding_grad_w", "getitem", "getitem_grad_x", "setitem", "take_alo
 
 SCATTER, TAKE, ALONG, MASK = (f"indexing/{name}.cu" for name in ("scatter", "take", "along", "mask"))
 EMBEDDING, COLUMNS_PER_BLOCK = "indexing/embedding.cu", 128
-MIN_SHARE, BLOCKS = 512, 1024              # of ids; blocks up to which they are shared out
+MIN_SHARE, BLOCKS = 512, 1024              # ids of a share; blocks up to which ids are shared out
 MAX_COMPARED = 1 << 24                     # ids times rows, up to which each row looks for its ids: about 10 us
-MAX_FIRSTS = 512                           # ids, up to which each looks for its like
-MAX_READ, MAX_READ_BY_ALL = 16, 1 << 20    # of a line, up to which each result reads all of it; and of all lines
-MAX_IN_TURN = 4096                         # of a line, up to which a warp adds it up
-SHARE, MAX_ALONE = 32, 128                 # of a sorted line, which a thread adds up; and with nothing left over
-WIDTH = 4                                  # columns of a thread, where rows are so aligned
+MAX_FIRSTS = 512                           # ids, up to which each is compared with all others
+MAX_READ, MAX_READ_BY_ALL = 16, 1 << 20    # elements that each result reads, at most; and that all results do
+MAX_IN_TURN = 4096                         # elements of a line, up to which a warp adds it up
+SHARE, MAX_ALONE = 32, 128                 # elements of a share of a sorted line; and of a line that is one share
+WIDTH = 4                                  # columns of a thread, if rows are aligned to them
 VECTOR = 16                                # bytes that a thread takes at once
 ITEMS: dict[int, tuple[launch.Constant, type]] = {         # by bytes
     1: (("ITEM", "unsigned char"), np.uint8), 2: (("ITEM", "unsigned short"), np.uint16),
@@ -45,7 +45,7 @@ def _is_ints(index: object) -> bool:
 
 
 def _is_mask_of(index: Index, x: Array, shape: tuple[int, ...]) -> bool:
-    """Whether an index is a mask of a shape's first axes, where x is."""
+    """Whether an index is a mask of a shape's first axes, of the same array type as x."""
     return (index.__class__ is x.__class__ and index.dtype == np.bool_ and index.shape == shape[:index.ndim])
 
 
@@ -74,13 +74,14 @@ def _ids(index: Array) -> Array:
 
 # ---------------------------------------------------------------- values
 def getitem(x: Array, index: Index) -> Array:
-    """x[index]; by an array of numbers, x[i] or x[:, i], by a pair of them, x[i, j], and by a mask in one launch."""
+    """x[index]. An array of indices, x[i] or x[:, i], and a pair of them, x[i, j], take
+    one launch; a mask takes two, and the host waits for its count."""
     parts = index if type(index) is tuple else (index,)
     ours = x.size and x.itemsize in ITEMS and x.flags.c_contiguous and 0 < len(parts) <= x.ndim
     if ours and parts[-1].__class__ is x.__class__ and _is_ints(parts[-1]) and all(map(_is_all, parts[:-1])):
         return _rows(x, parts[-1], len(parts) - 1)
     if (ours and len(parts) == 1 and x.dtype in launch.C_NAME and _is_mask_of(parts[0], x, x.shape)
-            and not launch.is_dry()):      # where nothing would be counted
+            and not launch.is_dry()):      # in which nothing would be counted
         return _take_set(x, parts[0])
     if not (ours and len(parts) == 2 and all(
             _is_ints(part) and part.__class__ is x.__class__ and part.shape == parts[0].shape for part in parts)):
@@ -92,14 +93,14 @@ def getitem(x: Array, index: Index) -> Array:
 
 
 def _rows(x: Array, index: Array, axis: int) -> Array:
-    """x's parts by their numbers along an axis."""
+    """x's parts by their indices along an axis."""
     y = launch.empty((*x.shape[:axis], *index.shape, *x.shape[axis + 1:]), x.dtype)
     _take(x, None, index, y, *_around(x.shape, axis), index.size, by_row=True)
     return y
 
 
 def take_along(x: Array, index: Array, axis: int) -> Array:
-    """x's values by their numbers along an axis: index has x's shape, or less along other axes, and gives y's."""
+    """x's values by their indices along an axis. index may be smaller than x along other axes; y has index's shape."""
     x = x[_cut(index.shape, axis)]
     y = launch.empty(index.shape, x.dtype)
     before, n, inner = _around(x.shape, axis)
@@ -127,12 +128,12 @@ def _around(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
 
 
 def _cut(shape: tuple[int, ...], axis: int) -> tuple[slice, ...]:
-    """What a shape takes of a larger array, all of it along an axis."""
+    """Slices that cut a larger array to a shape, but keep all of it along one axis."""
     return tuple(slice(None if a == axis else n) for a, n in enumerate(shape))
 
 
 def setitem(x: Array, index: Index, value: Array) -> None:
-    """As ops.common.shared.setitem; one number by a mask in one launch, where CuPy would wait for their count."""
+    """As ops.common.shared.setitem; one number by a mask in one launch: CuPy would wait for the mask's count."""
     if getattr(value, "shape", ()) == () and _is_mask_of(index, x, x.shape):
         if x.dtype in launch.C_NAME and x.flags.c_contiguous and x.size and value.__class__ is not x.__class__:
             with np.errstate(over="ignore"):           # what is too large is infinite, as in CuPy
@@ -164,12 +165,12 @@ def _set_view(place: Array, value: Array) -> None:
 
 # ---------------------------------------------------------------- gradients
 def getitem_grad_x(gy: Array, index: Index, shape: tuple[int, ...], once: bool) -> Array:
-    """Put a gradient back where it was taken from. once: no element was taken twice, so a plain store does."""
+    """Put a gradient back where it was taken from. once: no element was taken twice, so a plain store is enough."""
     if once and _is_mask_of(index, gy, shape):
         return _spread_set(gy, index, shape)
     if once and _is_basic(index):
         gx = launch.empty(shape, gy.dtype)
-        if gy.size < gx.size:              # else a view of all of it: in another order
+        if gy.size < gx.size:              # else the view is all of gx, in another order
             copy_into([(gx, None)])
         copy_into([(view_of(gx, index), gy)])
         return gx
@@ -194,7 +195,7 @@ def getitem_grad_x(gy: Array, index: Index, shape: tuple[int, ...], once: bool) 
 
 
 def take_along_grad_x(gy: Array, index: Array, shape: tuple[int, ...], axis: int, once: bool) -> Array:
-    """The gradient of take_along by x, of a shape. once: no element was taken twice."""
+    """The gradient of take_along with respect to x, which has this shape. once: no element was taken twice."""
     cut = (*index.shape[:axis], shape[axis], *index.shape[axis + 1:])
     if cut != shape:
         gx = cupy.zeros(shape, gy.dtype)
@@ -225,8 +226,8 @@ def _along(name: str, blocks: int, gy: Array, index: Array, gx: Array, *sizes: i
 
 
 def _add_rows(gy: Array, ids: Array, rows: int, shape: tuple[int, ...]) -> Array:
-    """gx[r] = the sum of gy[i] over all i with ids[i] = r, below 0 counted from the end: gy (*shape of ids, ...), gx of
-    a shape of so many rows."""
+    """gx[r] = the sum of gy[i] over all i with ids[i] = r; ids below 0 count from the end. gy (*shape of ids, ...), gx
+    of a shape with `rows` rows."""
     d = math.prod(shape) // max(1, rows)
     if rows * ids.size * launch.blocks(d, COLUMNS_PER_BLOCK) <= MAX_COMPARED:
         return _compared(gy, ids, rows, shape, d)
@@ -243,14 +244,14 @@ def _add_rows(gy: Array, ids: Array, rows: int, shape: tuple[int, ...]) -> Array
 
 
 def _width(d: int, *arrays: cupy.ndarray) -> launch.Constant:
-    """How many columns of rows of d a thread has."""
+    """How many columns a thread has, in rows of d."""
     return "WIDTH", WIDTH if d % WIDTH == 0 and all(a.data.ptr % (WIDTH * a.itemsize) == 0 for a in arrays) else 1
 
 
 def _add_sorted(gy: Array, ids: Array, gx: Array, lines: int, m: int, n: int, inner: int, d: int = 1) -> None:
     """gx[b,i,c,:] = the sum of gy[b,j,c,:] over all j with ids[b,j,c] = i: gx (before,n,inner,d), which is zeros; gy
-    (before,m,inner,d), ids (before,m,inner) of so many lines. Numbers are sorted along with single gradients, or with
-    the places of rows of them; sums of shares of them are added up again."""
+    (before,m,inner,d), ids (before,m,inner) of `lines` lines. The ids are sorted along with the gradients if d is 1,
+    else with the places of the rows of gradients. The sums of shares are added up again."""
     gy = launch.dense(gy)
     keys, found = by_digits(_ids(ids), PLACES, lines, m, inner, n, gy if d == 1 else None)
     places, rows, parts = (None, found.view(gy.dtype), 1) if d == 1 else (found, gy, 1)
@@ -271,13 +272,13 @@ def _add_sorted(gy: Array, ids: Array, gx: Array, lines: int, m: int, n: int, in
 
 
 def embedding_grad_w(gy: Array, ids: Array, rows: int) -> Array:
-    """gw[r] = the sum of gy[i] over all i with ids[i] = r, below 0 counted from the end: gy (...,d), ids (...),
-    gw (rows,d)."""
+    """gw[r] = the sum of gy[i] over all i with ids[i] = r; ids below 0 count from the end. gy (...,d), ids (...), gw
+    (rows,d)."""
     return _add_rows(gy, ids, rows, (rows, gy.shape[-1]))
 
 
 def _compared(gy: Array, ids: Array, rows: int, shape: tuple[int, ...], d: int) -> Array:
-    """As _add_rows, where each row looks for its ids."""
+    """As _add_rows; each row looks for its ids."""
     blocks = launch.blocks(rows, launch.THREADS // 32), launch.blocks(d, COLUMNS_PER_BLOCK)
     shares = min(launch.blocks(ids.size, MIN_SHARE), launch.blocks(BLOCKS, math.prod(blocks)))
     each = launch.blocks(ids.size, shares)
@@ -296,7 +297,8 @@ def _shares_of(rows: int) -> tuple[int, int]:
 
 
 def _counted(mask: Array, dtype: np.dtype) -> tuple[cupy.ndarray, cupy.ndarray | None, int, int]:
-    """A mask as bytes, how many each block of mask.cu has of it (None where there is one), its rows and the blocks."""
+    """(the mask as bytes, how many true rows each block of mask.cu has or None for one block, rows per block,
+    blocks)"""
     each, blocks = _shares_of(mask.size)
     mask, counts = launch.dense(mask).view(np.uint8), None
     if blocks > 1:
@@ -307,7 +309,7 @@ def _counted(mask: Array, dtype: np.dtype) -> tuple[cupy.ndarray, cupy.ndarray |
 
 
 def _spread_set(gy: Array, mask: Array, shape: tuple[int, ...]) -> Array:
-    """The rows of gy where the mask of a shape's first axes holds, else 0."""
+    """The rows of gy where the mask of a shape's first axes is true, else 0."""
     gx = launch.empty(shape, gy.dtype)
     if gx.size:
         mask, counts, each, blocks = _counted(mask, gy.dtype)
@@ -317,7 +319,7 @@ def _spread_set(gy: Array, mask: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _take_set(x: Array, mask: Array) -> Array:
-    """x's rows where the mask of its first axes holds; the host waits for their count."""
+    """x's rows where the mask of its first axes is true; the host waits for their count."""
     of, counts, each, blocks = _counted(mask, x.dtype)
     rows = int((of if counts is None else counts).get().sum())
     y = launch.empty((rows, *x.shape[mask.ndim:]), x.dtype)

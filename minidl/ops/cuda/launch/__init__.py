@@ -3,9 +3,9 @@
 memory for results (memory.py), and facts about the device (device.py).
 
 `kernel("layers/pool/pool.cu", "avg_pool2d", real(x.dtype))` gives the function compiled with those constants, the same
-object each time; others are compiled meanwhile, and its first launch waits for it. What it takes is read off its
-parameter list in the source, so that a call with an array of another dtype, on another device or with strides, or a
-number of the wrong kind, is refused instead of misread.
+object each time; others are compiled meanwhile, and its first launch waits for it. What it takes is read from its
+parameter list in the source, so that a call with an array of another dtype or on another device, a result that has
+gaps, or a number of the wrong kind, is refused instead of misread.
 CuPy keeps what was compiled on disk; a file's own includes are pasted into it, because they are not in CuPy's key.
 """
 

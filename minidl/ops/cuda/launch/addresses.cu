@@ -1,9 +1,9 @@
 // Copies between arrays that a captured graph owns and those that each of its replays is given anew.
 //
-// The host writes the addresses of what a replay is given into a row of a table, in its own memory, before it starts the
-// replay: row 0, 1, ..., `rows` - 1, and from the first on again. read_given, one block, brings the next row to the
-// device, once for all copies: reads of the host's memory are not cached, and each block of a copy made one.
-// It counts by itself which row is next, so that no launch says it. turn: zero at first.
+// Before the host starts a replay, it writes the addresses of the replay's arrays into a row of a table, in the host's
+// memory: row 0, 1, ..., `rows` - 1, and from the first on again. read_given, one block, brings the next row to the
+// device, once for all copies: reads of the host's memory are not cached, and each block of a copy would make one. It
+// counts by itself which row is next, so no launch has to say it. turn: zero at first.
 //
 // Block (b, k) of copy_given has every gridDim.x-th part of copy k: from column first + k of the row to the graph's own
 // array, or back. own: the address and the bytes of each of these. A thread copies 16 bytes at a time, or 4, or one, as

@@ -23,15 +23,17 @@ CONFIGURATIONS: list[tuple[str, tuple[Any, ...]]] = [(FILE, ())]
 
 
 class Addresses:
-    """The table of a graph that is given so many inputs and results at each replay, and numbers: of each the codes of
-    struct, "d" for a float64, "QQ" for the two words of a key. page: gives memory for it, as `GraphMemory.page`.
+    """The table of a graph that is given `inputs` inputs, `results` results and some numbers at each replay. numbers:
+    the codes of struct for each, "d" for a float64, "QQ" for the two words of a key. page: gives memory for it, as
+    `GraphMemory.page`.
 
     A row holds the addresses of inputs and of results, and the numbers themselves. The graph is captured from `take`,
-    its calls, and `give`; `start` starts a replay. Kernels copy what the driver would: a call of the driver for each
-    array costs the host as much as a launch. The first brings the row to the device, where the numbers are copied from.
+    its calls, and `give`; `start` starts a replay. Kernels copy instead of the driver: a call of the driver for each
+    array costs the host as much as a launch. The first kernel brings the row to the device, and the numbers are copied
+    from there.
 
     A row of the table is written again once an event tells that its replay has ended. Graphs of one capture run one
-    after the other, on whatever streams they are started, so an event behind one of them is behind all before it.
+    after the other, on any streams, so an event after one of them is after all before it.
     """
 
     def __init__(self, page: Callable[[int, int], tuple[np.ndarray, cupy.ndarray]], inputs: int, results: int,
@@ -43,10 +45,10 @@ class Addresses:
         self._row, self._next = cupy.zeros(self._host.shape[1], np.uint64), cupy.zeros(1, np.int32)
         before = [sum(map(len, numbers[:i])) for i in range(len(numbers))]           # words of numbers
         self._host[:, :len(numbers)] = self._row.data.ptr + 8 * (copies + np.array(before, np.int64))
-        # Of each copy the graph's own address and the bytes, written once they are known
+        # For each copy the graph's own address and the bytes, written once they are known
         self._own = cupy.zeros((max(1, copies), 2), np.uint64)
         self._arrays: list[cupy.ndarray] = []
-        self._events = [cupy.cuda.Event(block=True, disable_timing=True) for _ in range(2)]       # behind each half
+        self._events = [cupy.cuda.Event(block=True, disable_timing=True) for _ in range(2)]       # after each half
         self._read, self._kernel = kernel(FILE, "read_given"), kernel(FILE, "copy_given")
         # None until it is captured, and at the end of a program
         self.graph: cupy.cuda.Graph = None
@@ -59,7 +61,7 @@ class Addresses:
         self._copy([*numbers, *inputs], 0)
 
     def give(self, results: list[cupy.ndarray]) -> None:
-        """Copy from these arrays: to be captured, behind all calls."""
+        """Copy from these arrays: to be captured, after all calls."""
         self._copy(results, 1)
 
     def _copy(self, arrays: list[cupy.ndarray], back: int) -> None:
@@ -70,7 +72,7 @@ class Addresses:
             self._arrays += arrays
 
     def captured(self, graph: cupy.cuda.Graph) -> None:
-        """What was captured is told where its arrays lie."""
+        """Tells the captured graph where its arrays are."""
         self.graph = graph
         if self._arrays:
             self._own.set(np.array([(array.data.ptr, array.nbytes) for array in self._arrays], np.uint64))
@@ -79,7 +81,7 @@ class Addresses:
         """Start a replay on the current stream, with the addresses of contiguous arrays like the inputs and then like
         the results, and the numbers. One thread at a time may call it.
 
-        Raises RuntimeError where this is called within itself, by a signal handler or a finalizer.
+        Raises RuntimeError if this is called within itself, by a signal handler or a finalizer.
         """
         turn, after = self.turn, None
         if turn == -1:
@@ -102,17 +104,17 @@ class Addresses:
         return (1 - half) * HALF
 
     def _start_over(self) -> int:
-        """The first row, after a start of which it is not known whether it went as far as the device."""
+        """The first row, after a start that may or may not have reached the device."""
         cupy.cuda.Device().synchronize()
         self._next.fill(0)
         return 0
 
 
 class Results:
-    """Arrays for a result of a graph, another one for each replay: small ones in turn, but for those that somebody
-    still holds.
+    """Arrays for a result of a graph, another one for each replay: small ones in turn, except those
+    that are still held.
 
-    In turn, so that two calls after each other never have the same one. Only on the null stream, as `memory.empty`.
+    In turn, so that two consecutive calls never get the same one. Only on the null stream, as `memory.empty`.
     """
 
     KEPT, MAX_BYTES = 4, 1 << 16

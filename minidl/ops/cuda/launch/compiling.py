@@ -1,4 +1,4 @@
-"""Compiling: each kernel in a thread, as a module of its own, from when it is named; and dry calls, by which whatever
+"""Compiling: each kernel is a module of its own, compiled in a thread from when it is named. And dry calls: code that
 launches kernels is called only to have them compiled, all at once."""
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def _compilers() -> ThreadPoolExecutor:
 
 
 def compiling(file: str, text: str, constants: tuple[Constant, ...], name: str) -> Callable[[], cupy.RawModule]:
-    """What waits for the module of one kernel of a source, which is compiled from now on. NVRTC runs without Python's
-    lock. Raises RuntimeError there, with the compiler's message, if it does not compile."""
+    """A function that waits for the module of one kernel of a source, which is compiled from now on. NVRTC runs without
+    Python's lock. The function raises RuntimeError, with the compiler's message, if it does not compile."""
     compiled = functools.partial(_compiled, file, alone(text, name), constants, cupy.cuda.runtime.getDevice())
     try:
         return _compilers().submit(compiled).result
@@ -60,7 +60,7 @@ def _compiled(file: str, text: str, constants: tuple[Constant, ...], device: int
 
 # ---------------------------------------------------------------- dry calls
 class _Thread(threading.local):
-    """devices: on which this thread launches: it has entered their contexts, which the driver's call takes for granted.
+    """devices: those on which this thread launches. It has entered their contexts, which the driver's call requires.
     dry: see `dry`."""
 
     dry = False
@@ -74,7 +74,7 @@ thread = _Thread()
 
 @contextlib.contextmanager
 def dry() -> Iterator[None]:
-    """Within it this thread's launches are left out: kernels are only compiled. Results hold anything. What CuPy
+    """Within it this thread's launches are left out: kernels are only compiled. Results have any values. What CuPy
     itself launches does run."""
     before = thread.dry, thread.devices
     thread.dry, thread.devices = True, set()

@@ -25,5 +25,5 @@ def compute_capability() -> int:
 
 @functools.cache
 def compiler_version() -> tuple[int, int]:
-    """Of NVRTC."""
+    """The version of NVRTC."""
     return cupy.cuda.nvrtc.getVersion()

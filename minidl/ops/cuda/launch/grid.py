@@ -2,9 +2,9 @@
 
 from .device import multiprocessors
 
-THREADS = 256                              # per block, where nothing asks for another number
+THREADS = 256                              # per block, unless a kernel needs another number
 LONG_ROW = 1024                            # elements of a row from which a whole block shares it
-MAX_BLOCKS_AT_ONCE = 512                   # which a large GPU runs beside each other
+MAX_BLOCKS_AT_ONCE = 512                   # which a large GPU runs at the same time
 
 
 def blocks(count: int, threads: int) -> int:
@@ -18,8 +18,8 @@ def spread(count: int) -> int:
 
 
 def lanes_per_row(size: int, inner: int = 1, rows: int = 0) -> int:
-    """How many threads share a row: one where elements are apart, so that neighbours read neighbours. rows: how many
-    there are; where they leave a GPU idle by a warp each, they have a block each."""
+    """How many threads share a row: one if elements are apart, so that neighbours read neighbours. rows: how many
+    there are; if a warp for each would leave a GPU idle, they have a block each."""
     if inner > 1:
         return 1
     long = THREADS if 0 < rows <= MAX_BLOCKS_AT_ONCE else LONG_ROW

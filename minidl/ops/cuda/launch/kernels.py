@@ -35,7 +35,7 @@ def by_value(name: str, like: tuple[Any, ...] = (), **fields: int) -> bytes:
     return np.array(tuple(fields[f] if f in fields else getattr(like, f) for f in names), dtype).tobytes()
 
 
-SHARED = 48 * 1024                         # bytes of shared memory that need no asking
+SHARED = 48 * 1024                         # bytes of shared memory that a kernel need not ask for
 
 _current_device = cupy.cuda.runtime.getDevice
 _current_stream = cupy.cuda.get_current_stream
@@ -49,7 +49,7 @@ def kernel(file: str, name: str, *constants: Constant) -> Kernel:
 
 @functools.cache
 def generated(file: str, text: str, name: str, *constants: Constant) -> Kernel:
-    """The kernel `name` of a source, includes pasted in, that messages call `file`. Always the same object."""
+    """The kernel `name` of a source, includes pasted in. Messages call it `file`. Always the same object."""
     declared = parameters(text, name)
     return Kernel(_module(file, text, constants, name), name, declared, dict(constants))
 
@@ -58,12 +58,12 @@ class Kernel:
     """A compiled kernel: `self(grid, block, *arguments, shared=bytes)` launches it on the current stream.
 
     Arguments are CuPy arrays (or None, a null pointer), numbers, and structs from `by_value`. An array that is only
-    read may lie in any order in memory: it is copied where it has gaps. Raises TypeError and ValueError, naming
-    kernel and parameter, for what the kernel would misread. The first launch waits until the kernel is compiled, and
-    raises RuntimeError, with the compiler's message, where it does not compile.
+    read may have any strides: it is copied if it is not in C order without gaps. Raises TypeError and ValueError,
+    naming kernel and parameter, for what the kernel would misread. The first launch waits until the
+    kernel is compiled, and raises RuntimeError, with the compiler's message, if it does not compile.
 
-    A launch holds no lock: it takes packed arguments out of a list, in one step of the interpreter, or makes new ones
-    where another thread, a signal handler or an interrupt has them.
+    A launch holds no lock: it takes packed arguments out of a list, in one step of the interpreter. It makes new ones
+    if another thread, a signal handler or an interrupt has them.
     """
 
     def __init__(self, module: Callable[[], cupy.RawModule], name: str, declared: list[tuple[str, str, str]],
@@ -98,11 +98,11 @@ class Kernel:
         self._start(*self._sizes(grid, block, shared), *arguments)
 
     def sized(self, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0) -> Callable[..., None]:
-        """What launches this kernel on a grid with arguments: launchers keep it a shape, to look up but once a call."""
+        """A function that launches this kernel on a grid. Launchers keep one per shape, so a call looks up but once."""
         return functools.partial(self._start, *self._sizes(grid, block, shared))
 
     def _sizes(self, grid: tuple[int, ...], block: tuple[int, ...], shared: int) -> tuple[int, ...]:
-        """What _start takes first; so much shared memory is asked for where it was not before."""
+        """What _start takes first. More shared memory is asked for if `shared` is above what was asked for before."""
         if shared > self._shared:
             with self._loading:
                 self._shared = max(shared, self._shared)
@@ -137,7 +137,7 @@ def _dtype(c_type: str) -> np.dtype:
 class Arguments:
     """A kernel's parameters as the driver's launch call takes them: packed into one buffer, with a pointer to each.
 
-    From pack until the launch, where the driver copies them, they belong to one caller. This takes half the time of
+    From pack until the launch, in which the driver copies them, they belong to one caller. This takes half the time of
     CuPy's general call, which looks at each argument anew.
     """
 
@@ -149,7 +149,7 @@ class Arguments:
         for _, dtype, kind in self._takes:
             code = "Q" if kind != "value" else f"{dtype.itemsize}s" if dtype.names else CODES[dtype]
             used = struct_module.calcsize(f"={code}")
-            formats.append(f"{code}{-used % 16}x")     # each starts on a multiple of 16
+            formats.append(f"{code}{-used % 16}x")     # each starts at a multiple of 16
             places.append(size)
             size += used + -used % 16
         self._pack = struct_module.Struct("".join(formats)).pack_into
@@ -177,7 +177,7 @@ class Arguments:
             if a is None:
                 values[place] = 0
                 continue
-            # a.flags says the same as _c_contiguous, but is an object made at each look: a third of the time here
+            # a.flags says the same as _c_contiguous, but makes an object at each access: a third of the time here
             if a.__class__ is not _ndarray or a.dtype is not dtype or not a._c_contiguous or a.size > MAX_ELEMENTS:
                 a = fitted(*self._takes[place], a)
                 copies.append(a)
@@ -196,7 +196,7 @@ class Arguments:
 
 
 _ndarray = cupy.ndarray
-_ONES = {1: (1, 1), 2: (1,), 3: ()}        # what makes three axes of a grid or block
+_ONES = {1: (1, 1), 2: (1,), 3: ()}        # what a grid or block lacks of three axes
 _launch = cupy.cuda.driver.launchKernel
 
 

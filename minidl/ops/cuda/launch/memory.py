@@ -1,4 +1,4 @@
-"""Memory for results: taken from CuPy's pool, and what is no longer referred to handed out again."""
+"""Memory for results: taken from CuPy's pool, and handed out again when nothing refers to it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ def _references(arrays: list[Any]) -> int:
     raise AssertionError
 
 
-# A tracer that reads f_locals (until Python 3.12) holds what has a name as well. One too many would hand out memory in
-# use, so it is counted without a name too; that is exact where passing a name on makes a reference (until 3.13).
+# A tracer that reads f_locals (until Python 3.12) also holds what has a name. A count that is one too high would hand
+# out memory in use, so it is counted without a name too. That is exact if passing a name makes a reference (until
+# 3.13).
 _SAMPLE = [object()]
 UNUSED = min(_references(_SAMPLE), getrefcount(_SAMPLE[0]) + 1)
 
@@ -43,7 +44,7 @@ class _Kept:
         self.bytes = 0
 
     def forget(self) -> None:
-        """What is in use lives on with whoever uses it."""
+        """What is in use lives on with the code that uses it."""
         self.arrays.clear()
         self.bytes = 0
 
@@ -63,11 +64,11 @@ keepers.append(_kept.forget)
 def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
     """Memory on the current device for a kernel to write: every launcher takes its results from here.
 
-    A result of an earlier step that is no longer referred to is handed out again: taking and giving back memory costs
-    as much of the host's time as a launch. Only on the null stream, where what is still queued comes first, and which
-    cannot be captured in a graph.
+    A result of an earlier step that nothing refers to any more is handed out again: taking and giving back memory costs
+    as much of the host's time as a launch. This is only done on the null stream: what is still queued comes first
+    there, and it cannot be captured in a graph.
 
-    Raises MemoryError where there is not enough; then what was taken before is still there, and the process can go on.
+    Raises MemoryError if there is not enough; then what was taken before is still there, and the process can go on.
     """
     if _current_stream().ptr:
         return _new(shape, dtype)
@@ -82,8 +83,8 @@ def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
 
 @poison.filled
 def fresh(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
-    """As `empty`, an array of fresh memory: of arithmetic, whose results are often a compiled step's arguments.
-    One that is there at both recordings is taken for one that stays."""
+    """As `empty`, but always fresh memory: for results of arithmetic, which are often a compiled step's arguments. An
+    array that is there at both recordings is taken for one that stays."""
     return _new(shape, dtype)
 
 
@@ -108,18 +109,18 @@ def _references_of_base(view: cupy.ndarray) -> int:
     return getrefcount(base)
 
 
-ALONE = _references_of_base(SimpleNamespace(base=object()))            # where a single view refers to it
+ALONE = _references_of_base(SimpleNamespace(base=object()))            # if a single view refers to it
 
 
 def owns(array: cupy.ndarray) -> bool:
-    """Whether an array has its memory alone: no view, or one of all of an array that nothing else refers to but
-    `empty`, which hands it out again when the view has gone."""
+    """Whether nothing else uses an array's memory: it is not a view, or it is a view of all of an array that
+    only `empty` refers to as well, which hands it out again when the view has gone."""
     if array.base is None:
         return True
     references = _references_of_base(array)            # before what is kept is looked at: another thread may forget it
     key = array.base.shape, array.base.dtype, array.data.device_id
     kept = sum(each is array.base for each in _kept.arrays.get(key, ()))
-    whole = array.base.nbytes == array.nbytes and min(array.strides, default=0) >= 0       # as a copy of it would lie
+    whole = array.base.nbytes == array.nbytes and min(array.strides, default=0) >= 0       # laid out like a copy of it
     return bool(whole and references == ALONE + kept)
 
 
@@ -135,8 +136,8 @@ def _one(dtype: np.dtype, device: int) -> cupy.ndarray:
 
 
 def flat(x: cupy.ndarray) -> tuple[cupy.ndarray, tuple[int, ...]]:
-    """All memory from an array's first number to its last, for kernels that read it where it lies; and how many numbers
-    there are from one to the next of each axis. Of a copy, if that is below 0 or above what kernels count to."""
+    """All memory from an array's first number to its last, for kernels that read it in place; and each axis's step, in
+    numbers. Of a copy, if a step is below 0 or the memory is larger than kernels count to."""
     steps = tuple(stride // x.itemsize if n > 1 else 0 for n, stride in zip(x.shape, x.strides, strict=True))
     extent = 1 + sum((n - 1) * step for n, step in zip(x.shape, steps, strict=True))
     if x._c_contiguous:
@@ -152,8 +153,8 @@ def memory_of(x: cupy.ndarray) -> cupy.ndarray:
 
 
 def one_order(arrays: Sequence[cupy.ndarray]) -> tuple[int, ...] | None:
-    """The order of axes, other than theirs, in which arrays of one shape all lie in memory without gaps: a kernel that
-    goes by elements reads them as they are. None where they lie in C order, or have none."""
+    """The order of axes, other than theirs, in which arrays of one shape are all in memory without gaps: an elementwise
+    kernel reads them as they are. None if they are in C order, or have no such order."""
     first = arrays[0]
     if first._c_contiguous or any(a.strides != first.strides for a in arrays):
         return None

@@ -13,7 +13,7 @@ MAX_ELEMENTS = 2**31 - 1                   # of an array: kernels index with 32-
 
 
 def fitted(what: str, dtype: np.dtype, kind: str, x: object) -> cupy.ndarray:
-    """An array that did not fit at first sight: a dense copy of it, if that is all it lacks."""
+    """A dense copy of an array that did not fit, if that is all it lacks."""
     if not isinstance(x, cupy.ndarray):
         raise TypeError(f"{what} is a {type(x).__name__} but must be a CuPy array; move it with .to('cuda')")
     if x.dtype != dtype:
@@ -27,12 +27,12 @@ def fitted(what: str, dtype: np.dtype, kind: str, x: object) -> cupy.ndarray:
 
 
 def dense(x: cupy.ndarray) -> cupy.ndarray:
-    """x in C order without gaps: itself where it lies so."""
+    """x in C order without gaps: x itself if it is so."""
     return x if x._c_contiguous else copied(x)
 
 
 def refuse(name: str, what: str, i: int, x: cupy.ndarray, p: cupy.ndarray) -> NoReturn:
-    """Raise ValueError for what an update is given beside parameter p and is not like it."""
+    """Raise ValueError for an array that an update is given with parameter p and that is not like p."""
     words = [f"shape {a.shape} and dtype {a.dtype} on device {a.data.device_id}" for a in (x, p)]
-    raise ValueError(f"{name}: {what} {i} has {words[0]} and strides {x.strides} but must lie without gaps on the "
+    raise ValueError(f"{name}: {what} {i} has {words[0]} and strides {x.strides} but must have no gaps and be on the "
                      f"current device, like its parameter of {words[1]}; make it anew")

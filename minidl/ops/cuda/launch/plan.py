@@ -16,9 +16,9 @@ Candidate = TypeVar("Candidate")
 
 @dataclass(frozen=True)
 class Plan:
-    """One launch of a kernel of a file under ops/cuda. struct: the one that the kernel takes of this plan, with its
-    arrays and numbers; cost: what it will take, estimated in a unit of its planner's own; splits: how many parts of
-    each result it leaves, which are added up then."""
+    """One launch of a kernel of a file under ops/cuda. struct: the one that the kernel takes from this plan, with its
+    arrays and numbers; cost: an estimate of what it will take, in a unit of its planner; splits: how many parts of each
+    result it leaves, to be added up then."""
 
     file: str
     kernel: str
@@ -32,8 +32,8 @@ class Plan:
 
     @functools.cached_property
     def start(self) -> Callable[..., None]:
-        """What launches it, given all that the kernel takes. Whoever asks for it has the kernel compiled: a candidate
-        is not asked."""
+        """A function that launches it, given all that the kernel takes. Reading it has the kernel compiled, so it is
+        not read for candidates."""
         return kernel(self.file, self.kernel, *self.constants).sized(self.grid, (self.threads,), self.shared)
 
     def of(self, *constants: Constant) -> Plan:
@@ -43,7 +43,7 @@ class Plan:
 
 def best(candidates: Iterable[Candidate | None],
          cost: Callable[[Candidate], Any] = attrgetter("cost")) -> Candidate | None:
-    """Of what fits, which is not None, that which costs least, and of several such the first; None if nothing fits."""
+    """The candidate that costs least, the first of several such; None if nothing fits. What does not fit is None."""
     return min((each for each in candidates if each is not None), key=cost, default=None)
 
 

@@ -1,7 +1,7 @@
-// Shared memory that was not written since: NaN of every type, -1 of integers.
+// Shared memory that was not written after this: NaN of every type, -1 of integers.
 //
-// memory: dynamic shared memory of `words` words. A block that takes all that there is has a multiprocessor to itself;
-// two for each are sure to meet every one. Any block will do.
+// memory: dynamic shared memory of `words` words. A block that takes all of it has a multiprocessor to itself; two
+// blocks per multiprocessor are sure to reach every one. Any block will do.
 #include "include/common.cuh"
 
 extern "C" __global__ void poison(int words) {

@@ -1,10 +1,10 @@
-"""Poison: with MINIDL_POISON=1 in the environment, memory that a kernel reads before anybody wrote it is full of NaN.
+"""Poison: with MINIDL_POISON=1 in the environment, memory that a kernel reads before it was written is full of NaN.
 
-A fault of that kind is silent elsewhere: what lies there is often zero, or the last step's. With poison, each launch is
+Without it such a fault is silent: that memory is often zero, or has the last step's values. With poison, each launch is
 preceded by one that fills the shared memory of all multiprocessors (poison.cu); `empty` fills each result before it
 gives it, also one that is handed out again; generated kernels forget an image's values before the next (-DPOISON). All
 bytes are 0xFF: NaN of every floating type, -1 of integers. Steps take several times as long, and their graphs have
-twice the nodes. The tests on a GPU run so.
+twice the nodes. The tests on a GPU run with it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ CONFIGURATIONS: list[tuple[str, tuple[Constant, ...]]] = [("launch/poison.cu", (
 
 
 def fill(array: cupy.ndarray) -> cupy.ndarray:
-    """The array, full of what stands for unwritten, on the current stream."""
+    """The array, filled with the mark of unwritten memory, on the current stream."""
     array.data.memset_async(BYTE, array.nbytes)
     return array
 
 
 def filled(empty: Callable[..., cupy.ndarray]) -> Callable[..., cupy.ndarray]:
-    """A function that gives memory, where there is poison as one that fills it."""
+    """A function that gives memory; with poison it also fills it."""
     return functools.wraps(empty)(lambda *arguments: fill(empty(*arguments))) if ON else empty
 
 
@@ -45,7 +45,7 @@ def fill_shared() -> None:
 
 
 def behind_a_fill(start: Callable[..., None]) -> Callable[..., None]:
-    """What starts a kernel, where there is poison as a function that first fills all shared memory."""
+    """A function that starts a kernel; with poison it first fills all shared memory."""
     @functools.wraps(start)
     def start_behind(kernel: Any, *arguments: object) -> None:
         if ON and kernel.name != "poison":

@@ -14,7 +14,7 @@ import numpy as np
 from .. import launch
 
 # Numbers that cuda.h has names for. TYPES (CUtensorMapDataType): 16 bits as they are; float32 as it is, and rounded to
-# tf32 on the way. MODES: not interleaved; rows of 128 bytes, swizzled; 256 bytes at once into the second-level cache;
+# tf32 by the copy. MODES: not interleaved; rows of 128 bytes, swizzled; 256 bytes at once into the second-level cache;
 # zeros outside the array
 TYPES: dict[np.dtype, tuple[int, int]] = {np.dtype(np.uint16): (1, 1), np.dtype(np.float32): (7, 11)}
 MODES = 0, 3, 3, 0
@@ -44,10 +44,10 @@ def _encoded(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[i
 
 
 def tensor_map(array: cupy.ndarray, box: tuple[int, ...], rounded: bool = True) -> bytes:
-    """The map of a C-contiguous array, of which boxes of that shape are copied.
+    """The map of a C-contiguous array, for copies of boxes of this shape.
 
-    A box has at most 256 numbers along an axis, and 128 bytes along the last one. The array starts on a multiple of 16
-    bytes, and so does whatever lies along its last axis. rounded: float32 becomes tf32 on the way.
+    A box has at most 256 numbers along an axis, and 128 bytes along the last one. The array starts at a multiple of 16
+    bytes, and so does each row along its last axis. rounded: float32 becomes tf32 in the copy.
 
     Raises ValueError for an array on another device than the current one.
     """

@@ -9,12 +9,12 @@ from .pool import *
 
 MIN_SHARED = 160 << 10                     # bytes of a block
 
-# Not its files, which have names that those of the backend's other rooms have, too
+# Without this folder's modules: other folders of the backend have modules of the same names
 __all__ = ["takes_nhwc", *convolution.__all__, *elementwise.__all__, *norm.__all__, *pool.__all__]
 
 
 def takes_nhwc(precision: str) -> bool:
-    """Whether programs in a precision gain by images in NHWC: on tensor cores, and not in fp32; in 3xtf32, whose slabs
-    are large, with the shared memory that compute capabilities 8.0, 9.0 and 10.0 have."""
+    """Whether programs in a precision gain from images in NHWC: on tensor cores, and not in fp32. In 3xtf32, whose
+    slabs are large, they need the shared memory that compute capabilities 8.0, 9.0 and 10.0 have."""
     return precision != "fp32" and launch.compute_capability() >= 80 and (
         precision != "3xtf32" or launch.most_shared() >= MIN_SHARED)

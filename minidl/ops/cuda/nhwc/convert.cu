@@ -1,7 +1,7 @@
 // Images between NCHW in float32 and NHWC in STORE, by tiles in shared memory.
 //
-// A block takes TILE channels of 1024 / TILE pixels of one image, which is blockIdx.x / tiles; neighbouring threads read,
-// and write, neighbours. Any number of threads will do.
+// A block takes TILE channels of 1024 / TILE pixels of one image, which is image blockIdx.x / tiles. Neighbouring
+// threads read and write neighbours. Any number of threads works.
 #include "include/nhwc/image.cuh"
 
 constexpr int PIXELS = 1024 / TILE;

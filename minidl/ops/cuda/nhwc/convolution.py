@@ -20,7 +20,7 @@ __all__ = ["conv2d_grad_w_nhwc", "conv2d_grad_x_act_b_nhwc", "conv2d_grad_x_nhwc
 
 
 def conv2d_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str | None, precision: str) -> Array:
-    """act(conv2d(x)), or conv2d(x) where act is None"""
+    """act(conv2d(x)), or conv2d(x) if act is None"""
     if not g.dense:
         return grouped.y(x, w, b, g, grouped.NHWC, act)
     return conv.y(x, w, b, g, act, precision=precision)
@@ -37,7 +37,7 @@ def conv2d_max_pool_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, a
 def conv2d_norm_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, mean: Array, var: Array,
                      weight: Array | None, bias: Array | None, eps: float, sets: NormGeometry, act: str | None,
                      precision: str) -> Array:
-    """act(normalize_by(conv2d(x))), or without act, by filters that do both."""
+    """act(normalize_by(conv2d(x))), or without act. The filters do both: the convolution and the normalisation."""
     return conv2d_nhwc(x, *folded(w, b, mean, var, weight, bias, eps), g, act, precision)
 
 
@@ -54,7 +54,7 @@ def conv2d_transposed_nhwc(x: Array, w: Array, b: Array, g: ConvGeometry, act: s
 
 def _grad_x(gy: Array, w: Array, g: ConvGeometry, precision: str, act: str,
             beside: Beside) -> tuple[Array, Array | None]:
-    """The gradient by x, and None; or where a kernel goes on with what is beside it: that, and its sums."""
+    """(the gradient by x, None); or (gz, its sums) if the kernel also does what `beside` is for."""
     if not g.dense:
         return grouped.dx(gy, w, g, grouped.NHWC), None
     return conv.grad_x_act(gy, w, g, act, beside, precision=precision)

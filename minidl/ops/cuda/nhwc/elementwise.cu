@@ -1,7 +1,9 @@
-// Images in NHWC, element by element: an activation, its gradient, sums; and the gradient with its sum over each channel.
+// Images in NHWC, element by element: an activation, its gradient, sums, and the gradient with its sum over each
+// channel.
 //
-// The first three take arrays as rows of `size` elements: a thread owns the runs THREAD, THREAD + THREADS, ...; any grid
-// and block will do. Requires: WIDE divides size. The others walk PixelRuns (image.cuh) in blocks of up to 256 threads.
+// The first three kernels take arrays as rows of `size` elements: a thread owns the runs THREAD, THREAD + THREADS, ...;
+// any grid and block works. Requires: WIDE divides size. The others walk PixelRuns (image.cuh) in blocks of up to 256
+// threads.
 #include "include/nhwc/image.cuh"
 
 #define RUNS                                                                                                           \

@@ -16,7 +16,7 @@ __all__ = ["act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_bias_nhwc", "add
            "to_nhwc"]
 
 FILE, CONVERT = "nhwc/elementwise.cu", "nhwc/convert.cu"
-MAX_NARROW = 4                                    # channels up to which a tile has no more
+MAX_NARROW = 4                                    # tiles have this many channels if an image has no more
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     *configurations(FILE, "relu", "gelu", after=True), *configurations(FILE, None),
@@ -54,7 +54,7 @@ def to_nchw(x: Array) -> Array:
 # ---------------------------------------------------------------- element by element
 @functools.lru_cache(maxsize=4096)
 def _spread(name: str, size: int, dtype: np.dtype, act: str | None) -> Callable[..., None]:
-    """As one row of elements, of whose number WIDE depends."""
+    """Takes an array as one row of elements; WIDE depends on their number."""
     given = constants(dtype, size, act, True)
     kernel = launch.kernel(FILE, name, *given)
     return kernel.sized((launch.spread(size // dict(given)["WIDE"]),), (launch.THREADS,))
@@ -71,18 +71,18 @@ def act_nhwc(x: Array, act: str) -> Array:
 
 
 def act_grad_nhwc(gy: Array, other: Array | None, y: Array, act: str) -> Array:
-    """The gradient of act(x) by x, from y = act(x), of activations of OF_X from x; gy plus other, where one is given,
-    is that by y."""
+    """The gradient of act(x) by x, from y = act(x), or from x for activations of OF_X. The gradient by y is gy, plus
+    other if it is given."""
     return _elementwise("act_grad_nhwc", act, gy, other, y)
 
 
 def add_nhwc(x: Array, other: Array, act: str | None) -> Array:
-    """x + other, and act of it where one is given"""
+    """x + other, and act of it if act is given"""
     return _elementwise("add_nhwc", act, x, other)
 
 
 def add_bias_nhwc(x: Array, b: Array, act: str | None) -> Array:
-    """x + b, a number for each channel, and act of it where one is given"""
+    """x + b, one number for each channel, and act of it if act is given"""
     y = launch.empty(x.shape, x.dtype)
     plan = walk(FILE, "add_bias_nhwc", rows_of(x), x.shape[3], x.dtype, act, True)
     plan.start(x, b, y, plan.struct)

@@ -14,13 +14,13 @@ from .. import launch
 from ..reduce import sum_first
 
 MAX_BLOCKS = 396                           # that leave partial sums: 3 for each multiprocessor of an H100
-MIN_ROWS = 8                               # pixels that a thread takes, where there are so many
+MIN_ROWS = 8                               # pixels that a thread takes at least, if there are that many
 MAX_LANES = 32
 MIN_COMPILER = 12, 9                       # NVRTC: older ones refuse the architecture that has wgmma
 
 
 def has_wgmma() -> bool:
-    """Whether the GPU has it, and the compiler knows sm_90a."""
+    """Whether the GPU has wgmma, and the compiler knows sm_90a."""
     return launch.compute_capability() == 90 and launch.compiler_version() >= MIN_COMPILER
 
 
@@ -41,7 +41,7 @@ def configurations(file: str, *acts: str | None,
 @functools.lru_cache(maxsize=4096)
 def walk(file: str, name: str, rows: int, channels: int, dtype: np.dtype, act: str | None = None,
          after: bool = False) -> launch.Plan:
-    """Of a kernel that walks PixelRuns, whose blocks along the rows are the splits. Sizes alone decide."""
+    """The plan of a kernel that walks PixelRuns. Its blocks along the rows are the splits. Sizes alone decide."""
     given = constants(dtype, channels, act, after)
     runs = channels // dict(given)["WIDE"]
     lanes = min(runs, MAX_LANES)
@@ -54,7 +54,7 @@ def walk(file: str, name: str, rows: int, channels: int, dtype: np.dtype, act: s
 
 
 def sums(count: int, blocks: int, channels: int) -> cupy.ndarray:
-    """Where blocks leave `count` sums for each channel."""
+    """The array to which blocks write `count` sums for each channel."""
     return launch.empty((blocks, count, channels) if count > 1 else (blocks, channels), np.dtype(np.float32))
 
 

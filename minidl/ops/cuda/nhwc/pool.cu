@@ -1,9 +1,10 @@
 // Pooling of images in NHWC, and its gradients: any window, stride and padding.
 //
-// x and dx (n,h,w,c); y, gy and index (n,oh,ow,c), index = p * kw + q the element of the window that won. A thread owns
-// the runs of channels THREAD, THREAD + THREADS, ... of its result; gradients gather, in the order of the windows' rows
-// and columns, for squares of 2x2 runs. Where windows lie side by side (_apart), a thread reads a run of a window's gradient once, and writes all that
-// the window held. Kernels that also sum over each channel (_b) walk PixelRuns (image.cuh) in blocks of up to 256.
+// x and dx are (n,h,w,c); y, gy and index are (n,oh,ow,c). index = p * kw + q is the element of the window that won. A
+// thread owns the runs of channels THREAD, THREAD + THREADS, ... of its result. Gradients gather, in the order of the
+// windows' rows and columns, those of maxima for squares of 2x2 runs. If windows are side by side (_apart), a thread reads a run of a
+// window's gradient once, and writes the gradient of all that the window held. Kernels that also sum over each channel
+// (_b) walk PixelRuns (image.cuh) in blocks of up to 256 threads.
 #include "include/nhwc/image.cuh"
 
 // Image, row, column and first channel of a run.
@@ -52,7 +53,7 @@ __device__ __forceinline__ Winners load(const unsigned char* at) {
     return winners;
 }
 
-// The windows [first, end) along one axis that hold position r, or another one up to `more` behind it.
+// The windows [first, end) along one axis that hold position r, or another position up to `more` after it.
 struct Range {
     int first, end;
 
@@ -77,7 +78,7 @@ extern "C" __global__ void max_pool2d_nhwc(const STORE* __restrict__ x, STORE* _
         for (int p = imax(0, -r); p < imin(g.kh, g.h - r); p++)
             for (int q = imax(0, -s); q < imin(g.kw, g.w - s); q++) {
                 const Run run = load(image + ((r + p) * g.w + s + q) * g.c);
-                // the first element stands until a larger one, or a NaN, the last of which wins
+                // the first element wins unless a later one is larger, or is NaN; the last NaN wins
 #pragma unroll
                 for (int e = 0; e < WIDE; ++e)
                     if (where.v[e] < 0 || run.v[e] > best.v[e] || run.v[e] != run.v[e])
@@ -88,8 +89,9 @@ extern "C" __global__ void max_pool2d_nhwc(const STORE* __restrict__ x, STORE* _
     }
 }
 
-// What the windows that hold squares of 2x2 runs of the image give back to them, and store it: high by wide squares, of
-// which a window is read once for all four runs. y, where it is given, is what they computed: only what is above 0 passes.
+// Adds up what the windows that hold a square of 2x2 runs of the image give back to it, and stores it. There are high
+// by wide squares, and a window is read once for all four runs of a square. If y is given, it is what the windows
+// computed: only what is above 0 passes.
 struct Gathered {
     const STORE* __restrict__ gy;
     const unsigned char* __restrict__ index;
@@ -131,8 +133,8 @@ struct Gathered {
     }
 };
 
-// What a window gives back to all that it held, of windows side by side: high by wide in an image, of which those beyond oh
-// by ow are cut off, and give nothing.
+// Stores what a window gives back to all that it held, for windows that are side by side. An image has high by wide
+// windows; those beyond oh by ow are cut off, and give nothing.
 struct Scattered {
     const STORE* __restrict__ gy;
     const unsigned char* __restrict__ index;
@@ -231,7 +233,7 @@ extern "C" __global__ void avg_pool2d_nhwc(const STORE* __restrict__ x, STORE* _
     }
 }
 
-// y: what the activation before the pooling computed, where AFTER says that there is one
+// y: what the activation before the pooling computed, if AFTER says that there is one
 extern "C" __global__ void avg_pool2d_grad_x_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ y,
                                                   STORE* __restrict__ dx, Window g) {
     const unsigned size = g.n * g.h * g.w * g.c;

@@ -25,7 +25,7 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 @functools.lru_cache(maxsize=4096)
 def _spread(name: str, g: PoolGeometry, pixels: int, dtype: np.dtype,
             act: str | None = None) -> launch.Plan:
-    """For results of so many pixels."""
+    """For results of `pixels` pixels per image."""
     given = constants(dtype, g.c, act, True)
     runs = g.n * pixels * g.c // dict(given)["WIDE"]
     return launch.Plan(FILE, name, given, (launch.spread(runs),), launch.THREADS, 0, launch.by_value("Window", g))
@@ -45,18 +45,18 @@ def max_pool2d_grad_x_nhwc(gy: Array, index: Array, g: PoolGeometry) -> Array:
 
 
 def max_pool2d_grad_relu_nhwc(gy: Array, index: Array, y: Array, g: PoolGeometry) -> Array:
-    """The gradient of y = max_pool2d(relu(x)) by x: relu lets pass what won where the winner is above 0."""
+    """The gradient of y = max_pool2d(relu(x)) by x: relu passes the winner's gradient if the winner is above 0."""
     return _maxima(gy, index, y, g)
 
 
 def side_by_side(g: PoolGeometry) -> bool:
-    """Whether windows are, from the first row and column on."""
+    """Whether windows are side by side, from the first row and column on."""
     return (g.sh, g.sw, g.top, g.bottom, g.left, g.right) == (g.kh, g.kw, 0, 0, 0, 0)
 
 
 def _own(g: PoolGeometry) -> tuple[str, tuple[int, int]]:
-    """The end of the kernel's name; and what a thread of it owns, how many of an image down and across: windows that
-    lie side by side, with those that edges cut off, or squares of 2x2 pixels."""
+    """The end of the kernel's name; and how many things for a thread to own an image has, down and across: windows that
+    are side by side, with those that edges cut off, or squares of 2x2 pixels."""
     if side_by_side(g):
         return "_apart_nhwc", (launch.blocks(g.h, g.kh), launch.blocks(g.w, g.kw))
     return "_nhwc", (launch.blocks(g.h, 2), launch.blocks(g.w, 2))

@@ -1,4 +1,4 @@
-"""The optimizer's update on CuPy arrays, in place: all parameters of a call in one launch."""
+"""The optimizer's update on CuPy arrays, in place: up to 64 parameters of a dtype per launch."""
 
 from __future__ import annotations
 

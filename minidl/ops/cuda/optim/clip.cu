@@ -17,7 +17,7 @@ extern "C" __global__ void square_sums(const Parameters table, double* sums) {
     if (threadIdx.x == 0) sums[blockIdx.x] = of_threads[0];
 }
 
-// p = by * factor * g, where there is a factor
+// p = by * factor * g, or by * g without a factor
 extern "C" __global__ void scaled(const Parameters table, const double* factor, double by) {
     const int at = parameter_of_block(table);
     REAL* results = (REAL*)table.p[at];

@@ -30,6 +30,6 @@ def scaled(arrays: list[cupy.ndarray], factor: cupy.ndarray) -> tuple[cupy.ndarr
 
 
 def multiply(results: list[cupy.ndarray], arrays: list[cupy.ndarray], factor: cupy.ndarray | None, by: float) -> None:
-    """Each result becomes an array times `by`, and times the number that lies in `factor`."""
+    """Each result becomes an array times `by`, and times the number in `factor`, if given."""
     for constant, blocks, table in launches("scaled", results, arrays):
         launch.kernel(FILE, "scaled", constant)((blocks,), (THREADS,), table, factor, by)

@@ -28,13 +28,13 @@ class Table(NamedTuple):
     table: np.ndarray
 
 
-# Keyed by the identities of all arrays but the gradients; an entry goes when one of these arrays does.
+# Keyed by the identities of all arrays but the gradients; an entry is removed when one of these arrays is.
 _made: dict[tuple[int, ...], tuple[list[Table], list[weakref.ref]]] = {}
 
 
 def launches(name: str, params: list[cupy.ndarray], grads: list[cupy.ndarray],
              **kept: Arrays) -> Iterator[tuple[launch.Constant, int, bytes]]:
-    """(REAL, blocks, the table) of each launch of an update. kept: what its rows v, s and t hold, as a word for one."""
+    """(REAL, blocks, the table) of each launch of an update. kept: its rows v, s and t, by a word for one entry."""
     if len(grads) != len(params):
         raise ValueError(f"{name}: got {len(params)} parameters but {len(grads)} gradients; give one to each")
     key = len(params), *map(id, params), *(number for arrays in kept.values() for number in map(id, arrays or (None,)))

@@ -8,5 +8,5 @@ from .folds import reduced
 
 
 def sum_first(parts: cupy.ndarray, out: cupy.ndarray | None = None) -> cupy.ndarray:
-    """(s, ...) -> (...), the sum over the first axis; zeros where s is 0. Written to `out` where one is given."""
+    """(s, ...) -> (...), the sum over the first axis; zeros if s is 0. Written to `out` if it is given."""
     return reduced("Total", parts, (0,), out=out)

@@ -1,12 +1,14 @@
-// Reductions of sets of values to one each; and values computed of a set's, as softmax and gradients of reductions are.
+// Reductions of sets of values to one value each; and values computed from a set's, as in softmax and gradients of
+// reductions.
 //
-// FOLD says which: a struct below, with the State that a set's elements are folded into, `take` for some of them, and
-// `result`, the set's, or `value`, of an element once the set's state is `ready`. Sets, and the teams of threads that
-// share them, are those of teams.cuh. fold_sets: a set has one team, which writes its result to y (sets). Where it has
-// several, fold_in_parts leaves their states in parts, each member of a state a row (splits, sets) of double, which
-// holds every member exactly; fold_parts makes results of them. map_sets: each team writes the values of its elements.
-// Where parts are given it merges all of its set's, as the other teams do, else it walks over its elements first.
-// x is what is walked over; `other` lies as x does; gy and y have a value for each set.
+// FOLD says which: a struct below. It has the State that a set's elements are folded into, `take`, which folds some of
+// them, and `result`, that of a set, or `value`, that of an element once the set's state is `ready`. Sets, and the
+// teams of threads that share them, are those of teams.cuh. fold_sets: a set has one team, which writes its result to y
+// (sets). If it has several, fold_in_parts writes their states to parts, each member of a state a row (splits, sets) of
+// double, which holds every member exactly; fold_parts makes results of them. map_sets: each team writes the values of
+// its elements. If parts are given it merges all parts of its set, as the other teams do, else it walks over its
+// elements first.
+// x is what is walked over; `other` has the layout of x; gy and y have a value for each set.
 // Elements are VALUE, results OUT, and sums REAL.
 // Requires: blockDim.x 256.
 #include "include/common.cuh"
@@ -21,7 +23,7 @@
 
 #define INFINITE __int_as_float(0x7f800000)
 
-// What is given beside x: an array, and two values of the set.
+// What is given in addition to x: an array, and two values of the set.
 struct Given {
     const VALUE* other;
     VALUE gy, y;
@@ -63,7 +65,7 @@ struct Product {
     __device__ static REAL result(const State& state, REAL) { return (REAL)state.product; }
 };
 
-// The product of the others, by division: of all that are not 0, beside how many are.
+// The product of the others, by division: the product of all that are not 0, and how many are 0.
 struct Others {
     double product;
     int zeros;
@@ -130,7 +132,7 @@ template <int SIGN> struct Extreme {
 using Largest = Extreme<1>;
 using Smallest = Extreme<-1>;
 
-// The first of equals.
+// Of equal values the first.
 template <int SIGN> struct Place {
     REAL best;
     int at;
@@ -165,7 +167,7 @@ template <int SIGN> struct PlaceOf {
 using PlaceOfLargest = PlaceOf<1>;
 using PlaceOfSmallest = PlaceOf<-1>;
 
-// The gradient of a largest or smallest value, y: equals have equal shares of it.
+// The gradient of a largest or smallest value, y: equal values have equal shares of it.
 struct ExtremeGrad {
     using State = Sum<int>;
     __device__ static bool wins(VALUE x, const Given& given) { return x == given.y || (x != x && given.y != given.y); }
@@ -182,7 +184,7 @@ struct ExtremeGrad {
 };
 
 // ---------------------------------------------------------------- softmax (Krizhevsky 2009, section 5)
-// The largest element, which is -inf where there is none, and the sum of e^(x - largest). fmax passes over NaN, but a
+// The largest element, which is -inf if there is none, and the sum of e^(x - largest). fmax passes over NaN, but a
 // NaN still makes the sum NaN.
 struct Exponents {
     REAL top, sum;
@@ -218,7 +220,7 @@ struct Softmax {
         for (int j = 0; j < N; j++) some.sum += exp(x[j] == some.top ? (REAL)0 : x[j] - some.top);
         state.merge(some);
     }
-    // Of infinite values there is no softmax: all NaN
+    // Infinite values have no softmax: all NaN
     __device__ static void ready(State& state) { state.sum += state.top - state.top; }
     __device__ static VALUE value(const State& state, VALUE x, unsigned, const Given&) {
         return exp(x - state.top) / state.sum;

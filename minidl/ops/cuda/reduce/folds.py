@@ -1,4 +1,4 @@
-"""Reductions, softmax and their gradients on CuPy arrays: one launch, or two where a set has several teams."""
+"""Reductions, softmax and their gradients on CuPy arrays: one launch, or two if a set has several teams."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 FILE, THREADS = "reduce/folds.cu", launch.THREADS
 BOOL, DOUBLE, PLACES = np.dtype(np.bool_), np.dtype(np.float64), np.dtype(np.int64)
 
-# How many numbers a state has, of those in folds.cu that give a set's result, and a value for each element
+# How many numbers a state has: FOLDS of folds.cu give a result for each set, MAPS a value for each element
 FOLDS = {"Total": 1, "Product": 1, "Largest": 1, "Smallest": 1, "PlaceOfLargest": 2, "PlaceOfSmallest": 2}
 MAPS = {"Softmax": 2, "LogSoftmax": 2, "SoftmaxGrad": 1, "LogSoftmaxGrad": 1, "ExtremeGrad": 1, "ProductGrad": 2}
 
@@ -42,7 +42,7 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 
 @functools.lru_cache(maxsize=4096)
 def _launches(fold: str, dtype: np.dtype, teams: Teams, mean: bool = False) -> tuple[Callable[..., None], ...]:
-    """What is called with arrays: it writes results or values, where a set has several teams behind one for parts."""
+    """Launches, to be called with arrays: one for parts if a set has several teams, then one for results or values."""
     constants, struct = _constants(fold, dtype), teams.struct
     divisor = float(teams.size) if mean else 1.0
 
@@ -65,8 +65,8 @@ def _call(start: Callable[..., None], last: tuple[Any, ...], *arrays: Array | No
 @functools.lru_cache(maxsize=4096)
 def _reduction(fold: str, shape: tuple[int, ...], dtype: np.dtype, axis: tuple[int, ...], keepdims: bool, mean: bool,
                teams: Teams | None) -> Any:
-    """(the result's shape, its dtype, the shape of parts, *launches). teams: those of an array that is not in C order;
-    of one that is, None, and so is the result if it has none."""
+    """(the result's shape, its dtype, the shape of parts, *launches). teams: those of an array that is not in C order,
+    or None for one that is; if such an array has no teams, the result is None."""
     teams = teams or shared_out(shape, None, axis)
     kept = tuple(1 if a in axis else n for a, n in enumerate(shape))
     return teams and (
@@ -77,7 +77,7 @@ def _reduction(fold: str, shape: tuple[int, ...], dtype: np.dtype, axis: tuple[i
 
 def reduced(fold: str, x: cupy.ndarray, axis: tuple[int, ...], keepdims: Flag = False, mean: bool = False,
             out: Array | None = None) -> Array:
-    """One of FOLDS over these axes; written to `out` where one is given."""
+    """One of FOLDS over these axes; written to `out` if it is given."""
     if x.dtype == BOOL:
         return reduced(fold, x.view(np.uint8), axis, keepdims).view(BOOL)
     found = _reduction(fold, x.shape, x.dtype, axis, keepdims, mean, None) if x._c_contiguous else None
@@ -99,7 +99,7 @@ def reduced(fold: str, x: cupy.ndarray, axis: tuple[int, ...], keepdims: Flag = 
 
 def _mapped(fold: str, axis: tuple[int, ...], x: Array, other: Array | None = None, gy: Array | None = None,
             y: Array | None = None) -> Array:
-    """One of MAPS, a value for each of x's: other lies as x does, gy and y have a value for each set."""
+    """One of MAPS, a value for each of x's: other has the shape of x, gy and y have a value for each set."""
     x = launch.dense(x)
     teams = shared_out(x.shape, tuple(step // x.itemsize for step in x.strides), axis)
     if teams is None:                      # axes on both sides of others
@@ -118,7 +118,7 @@ def _mapped(fold: str, axis: tuple[int, ...], x: Array, other: Array | None = No
 
 # ---------------------------------------------------------------- sums and products
 def sum(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
-    """Of float32 and float64 in our kernels; of integers in CuPy's."""
+    """Our kernels sum float32 and float64; CuPy's sum integers."""
     return reduced("Total", x, axis, keepdims) if x.dtype in launch.C_NAME else shared.sum(x, axis, keepdims)
 
 
@@ -137,7 +137,7 @@ def prod(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
 
 
 def prod_grad_x(gy: Array, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    """gy times the product of the others, which is that of all, of float32 in float64, over x where none is 0."""
+    """gy times the product of the others: that of all over x if none is 0, in float64 for float32."""
     return _mapped("ProductGrad", axis, x, None, gy)
 
 

@@ -15,8 +15,8 @@ __all__ = ["rank_mean"]
 
 
 def rank_mean(arrays: list[cupy.ndarray], share: float | None, world: Any) -> tuple[Array, ...]:
-    """As in ops.cpu.ranks. A launch for up to 64 arrays lays them one behind the other, weighed; a captured graph does
-    without where kernels write them there, see minidl/compiler/buckets.py."""
+    """As in ops.cpu.ranks. One launch for up to 64 arrays writes them one after the other, times a weight; a captured
+    graph needs none if kernels write them there, see minidl/compiler/buckets.py."""
     by, over_ranks = (1.0, world.sum) if share is None else (weight(share, world.size), world.mean)
     results: list[Array] = [arrays[0]] * len(arrays)
     for dtype in dict.fromkeys(x.dtype for x in arrays):

@@ -1,10 +1,10 @@
 // Sums along an axis up to each value, or from each on: y[e] = the sum of x[0] to x[e] of a row.
 //
-// A row is `size` elements `inner` apart, taken from its end where `reverse` says so; there are `rows` of them. A team
-// of `lanes` threads (rows.cuh) owns a run of `chunk` of a row's elements, and takes tiles of ITEMS per thread: a
-// thread adds up its own neighbours, then the threads exchange what lies before each. Where a row has several teams, a
-// launch before leaves the sum of each chunk in parts (splits, rows), and each team adds up those before its own, in
-// an order that sizes alone decide.
+// A row is `size` elements `inner` apart, taken from its end if `reverse` is set; there are `rows` of them. A team of
+// `lanes` threads (rows.cuh) owns a run of `chunk` of a row's elements, and takes tiles of ITEMS per thread: a thread
+// adds up its own neighbours, then the threads exchange the sums before each. If a row has several teams, an earlier
+// launch writes the sum of each chunk to parts (splits, rows), and each team adds up those before its own, in an order
+// that sizes alone decide.
 // Sums are of double, REAL; elements are VALUE.
 // Requires: REAL double; blockDim.x a multiple of lanes and of 32; lanes a power of two up to 32, or blockDim.x.
 #include "include/common.cuh"
@@ -19,7 +19,7 @@ struct Running {
     int rows, size, inner, reverse, splits, chunk, lanes;
 };
 
-// This thread's row, and its team's run of elements: none where there is no team.
+// This thread's row, and its team's run of elements: none if there is no team.
 struct Run {
     const Running& g;
     int lane, row, split, begin, end, base;

@@ -1,4 +1,4 @@
-"""Sums up to each value on CuPy arrays: one launch, or two where a row has several teams of threads."""
+"""Sums up to each value on CuPy arrays: one launch, or two if a row has several teams of threads."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 // Sums of squares over any axes: a variance, a deviation or a norm, and their gradients.
 //
-// Sets, and the teams of threads that share them, are those of teams.cuh. Where a set has several teams, these leave
-// parts, each a row (splits, sets): the mean, and the sums of squares. squares_of_parts has a team for each set, which
-// adds them up in an order that sizes alone decide.
+// Sets, and the teams of threads that share them, are those of teams.cuh. If a set has several teams, they write parts,
+// each a row (splits, sets): the mean, and the sums of squares. squares_of_parts has a team for each set, which adds
+// them up in an order that sizes alone decide.
 // All is computed in double, REAL; elements are VALUE. Sums are of differences from the set's first element, so that
-// equal values have a variance of 0 and a large mean takes no digits: `center` (2, sets) is that element and the rest
-// of the mean. A square of a double may overflow, or vanish: there are three sums, of the large, of the small and of
-// the others. A team's elements are read anew for the second sum: they lie in a cache then.
+// equal values have a variance of 0 and a large mean costs no digits: `center` (2, sets) is that element and the mean
+// minus it. A square of a double may overflow or underflow, so there are three sums: of the large, of the small and of
+// the others. A team's elements are read again for the second sum; they are in a cache then.
 // Requires: REAL double; blockDim.x 256.
 #include "include/common.cuh"
 
@@ -69,7 +69,7 @@ struct Squares {
     }
 };
 
-// Of a team's elements the mean less `near`, or 0 where squares are not centered, and the squares of what is left.
+// The mean of a team's elements minus `near` (0 if squares are not centered), and the squares of what is left.
 __device__ __forceinline__ REAL off_and_squares(const Team& t, const VALUE* __restrict__ x, REAL near, int centered,
                                                 Squares& squares) {
     REAL off = 0;
@@ -96,7 +96,7 @@ __device__ __forceinline__ void finish(const Team& t, const Squares& squares, RE
     center[t.g.sets + t.set] = off;
 }
 
-// y (sets), the sum of squares over divisor, or the root of that. center: where it is given, squares are of differences
+// y (sets), the sum of squares over divisor, or the root of that. center: if it is given, squares are of differences
 // from the mean.
 extern "C" __global__ void squares(const VALUE* __restrict__ x, VALUE* __restrict__ y, VALUE* __restrict__ center,
                                    int root, REAL divisor, Sets g) {
@@ -119,7 +119,7 @@ extern "C" __global__ void squares_in_parts(const VALUE* __restrict__ x, REAL* _
     squares.put(at + step, step);
 }
 
-// g: as above, but for lanes. There are `count` parts of a set, of `each` elements.
+// g: as above, except for lanes. There are `count` parts of a set, of `each` elements.
 extern "C" __global__ void squares_of_parts(const VALUE* __restrict__ x, const REAL* __restrict__ parts,
                                             VALUE* __restrict__ y, VALUE* __restrict__ center, int root, REAL divisor,
                                             int count, int each, Sets g) {
@@ -139,7 +139,7 @@ extern "C" __global__ void squares_of_parts(const VALUE* __restrict__ x, const R
     finish(t, met(squares, g.lanes, g.across), near_of(t, x, center != nullptr), off, y, center, root, divisor);
 }
 
-// gx = gy / divisor * 2 d, or where y is a root gy / divisor * d / y, and 0 where that is 0; d = x less its mean.
+// gx = gy / divisor * 2 d, or if y is a root gy / divisor * d / y, and 0 where y is 0; d = x minus its mean.
 extern "C" __global__ void squares_grad_x(const VALUE* __restrict__ gy, const VALUE* __restrict__ x,
                                           const VALUE* __restrict__ y, const VALUE* __restrict__ center,
                                           VALUE* __restrict__ gx, int root, REAL divisor, Sets g) {
@@ -150,7 +150,7 @@ extern "C" __global__ void squares_grad_x(const VALUE* __restrict__ gy, const VA
     const REAL share = root && of_root == 0 ? 0 : gy[t.set] / divisor;
     each(t, x, [&](REAL value, unsigned element) {
         const REAL d = value - near - off;
-        // Of doubles the inverse may overflow
+        // With doubles the inverse may overflow
         gx[element] = (sizeof(VALUE) == 4 ? d * inverse : d / by) * share;
     });
 }

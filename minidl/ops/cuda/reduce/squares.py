@@ -1,4 +1,4 @@
-"""Variances and norms on CuPy arrays: one launch, or two where a set of values has several teams of threads."""
+"""Variances and norms on CuPy arrays: one launch, or two if a set of values has several teams of threads."""
 
 from __future__ import annotations
 
@@ -51,9 +51,8 @@ def _squares_grad_x(gy: Array, x: Array, y: Array, center: Array | None, axis: t
 
 
 def variance(x: Array, axis: tuple[int, ...], keepdims: Flag, root: bool, divisor: float) -> tuple[Array, Array]:
-    """(y, center): squared differences from the mean over the axes, summed, over divisor; or the root of that. center:
-    (2, ...) with axes of size 1, the first value of
-    each set, and its mean less that."""
+    """(y, center). y: the sum of squared differences from the mean over the axes, over divisor; or the root of that.
+    center: (2, ...) with axes of size 1, the first value of each set, and its mean minus that value."""
     y, center = _squares(x, axis, keepdims, True, root, divisor)
     assert center is not None
     return y, center
@@ -61,7 +60,7 @@ def variance(x: Array, axis: tuple[int, ...], keepdims: Flag, root: bool, diviso
 
 def variance_grad_x(gy: Array, x: Array, y: Array, center: Array, axis: tuple[int, ...], root: bool,
                     divisor: float) -> Array:
-    """Of a root y, 0 where it is 0."""
+    """If y is a root, the gradient is 0 where y is 0."""
     return _squares_grad_x(gy, x, y, center, axis, root, divisor)
 
 

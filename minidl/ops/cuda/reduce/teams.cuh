@@ -1,13 +1,13 @@
 // Sets of values over any axes, and the teams of threads that walk over them: for every kernel that reduces.
 //
-// Axes beside each other are one, so that an array has at most two of sets and two of elements, in any order of
-// memory: set s starts at s / near * far_step + s % near * near_step, and its element e lies
-// e / low * high_step + e % low * low_step behind.
-// Threads are in groups of lanes * across: a power of two up to 32, or the block. A group has `across` neighbour sets
-// (a tile, of which there are near_tiles to each `near` sets, and `tiles` in all), and of each a run of `chunk`
-// elements, which `lanes` of its threads share, a team. So neighbouring threads read neighbouring sets where these lie
-// beside each other, else neighbouring elements. Where a set has several teams, these leave parts, which a second
-// launch merges. Sizes alone decide all this, so sums are in one order.
+// Neighbouring axes are joined, so that an array has at most two axes of sets and two of elements, in any order of
+// memory. Set s starts at s / near * far_step + s % near * near_step, and its element e is
+// e / low * high_step + e % low * low_step further on.
+// Threads are in groups of lanes * across: a power of two up to 32, or the block. A group has `across` neighbouring
+// sets (a tile: near_tiles for each `near` sets, `tiles` in all). Of each set it has a run of `chunk` elements, which
+// `lanes` of its threads, a team, share. So neighbouring threads read neighbouring sets if these are next to each other
+// in memory, else neighbouring elements. If a set has several teams, they leave parts, which a second launch merges.
+// Sizes alone decide all this, so sums are in one order.
 #include "include/meet.cuh"
 
 struct Sets {
@@ -32,7 +32,7 @@ struct Team {
         set = far * g.near + near;
         first = far * g.far_step + near * g.near_step;
         begin = is_there ? split * g.chunk : 0;
-        const unsigned behind = begin + g.chunk, size = g.size;  // may lie beyond what an int holds
+        const unsigned behind = begin + g.chunk, size = g.size;  // may be beyond what an int holds
         end = !is_there ? 0 : behind < size ? behind : size;
     }
 };
@@ -41,7 +41,7 @@ struct Team {
 #define AT_ONCE 8  // elements of a thread that are read at once
 #endif
 
-// Where a team's elements lie, one after the other: a step apart, or in two digits, dividing once at the start.
+// Where a team's elements are, one after the other: a step apart, or in two digits, with one division at the start.
 struct Straight {
     unsigned element, step;
 
@@ -75,7 +75,8 @@ struct Digits {
     }
 };
 
-// COUNT elements at once while there are so many, then half as many, down to one: loads that are under way together.
+// COUNT elements at once while there are COUNT left, then half as many, down to one: their loads are under way
+// together.
 template <int COUNT, class Walk, class Use>
 __device__ __forceinline__ void walk(const Team& t, const VALUE* __restrict__ x, unsigned at, Walk& along, Use use) {
     const unsigned lanes = t.g.lanes;
@@ -89,8 +90,8 @@ __device__ __forceinline__ void walk(const Team& t, const VALUE* __restrict__ x,
     if constexpr (COUNT > 1) walk<COUNT / 2>(t, x, at, along, use);
 }
 
-// use(values, elements, at) for runs of the team's elements, of AT_ONCE or fewer: what x has there, where that is, and
-// which of the set the first is; the next is `lanes` further.
+// Calls use(values, elements, at) for runs of the team's elements, of AT_ONCE or fewer: their values in x, their places
+// in x, and the first one's number in the set; the next is `lanes` further.
 template <class Use> __device__ __forceinline__ void runs_of(const Team& t, const VALUE* __restrict__ x, Use use) {
     if (t.g.low == t.g.size) {
         Straight along(t);

@@ -1,4 +1,4 @@
-"""How threads share sets of values that they reduce: as a thread each, some of a warp, a block, or several blocks."""
+"""How threads share sets of values that they reduce: one thread per set, some of a warp, a block, or several blocks."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import numpy as np
 from ...common.primitives import Array
 from .. import launch
 
-ELEMENTS_PER_THREAD = 16                   # up to which a set has more teams where it has over twice as many,
-MAX_THREADS = 1 << 18                      # and so many threads in all: a large GPU runs them at once
+ELEMENTS_PER_THREAD = 16                   # a set with over twice as many is split among teams, down to this,
+MAX_THREADS = 1 << 18                      # but to at most this many threads in all: a large GPU runs them at once
 MAX_SPLITS = 1 << 12
-WARP = NEIGHBOURS = 32                     # sets beside each other in memory, which threads of a warp read,
-SECTOR = 8                                 # and if the array is of at most so many numbers, which a cache holds: more
-CACHED = 1 << 18                           # blocks of fewer sets, each with more threads
-MAX_ALONE = 8                              # elements that a thread reads alone where there are enough threads
+WARP = NEIGHBOURS = 32                     # sets next to each other in memory, which threads of a warp read;
+SECTOR = 8                                 # if the array has at most CACHED numbers, which a cache holds, more
+CACHED = 1 << 18                           # blocks of SECTOR sets, each with more threads
+MAX_ALONE = 8                              # elements that a thread reads alone if there are enough threads
 
 
 def teams_of(rows: int, size: int, neighbours: int, most: int = MAX_SPLITS,
              tiled: bool = False) -> tuple[int, int, int, int]:
-    """(lanes, across, splits, chunk): a row of `size` elements has so many teams, at most `most`, of so many threads,
-    and each team so many elements. neighbours: rows whose elements lie beside each other; where `tiled`, the threads of
-    a block are lanes of so many of them, `across`. Sizes alone decide."""
+    """(lanes, across, splits, chunk): a row of `size` elements has `splits` teams, at most `most`. A team has `lanes`
+    threads and `chunk` elements. neighbours: how many rows have their elements next to each other in memory. If
+    `tiled`, a group of threads is the lanes of `across` such rows. Sizes alone decide."""
     most_across = SECTOR if size > MAX_ALONE * launch.THREADS // NEIGHBOURS and rows * size <= CACHED else NEIGHBOURS
     across = min(most_across, 1 << (neighbours - 1).bit_length()) if tiled and neighbours > 1 else 1
     if across > 1:
@@ -55,12 +55,12 @@ class Teams(NamedTuple):
     size: int                              # elements of a set
     splits: int                            # teams of a set
     chunk: int                             # elements of a team
-    whole: tuple[int, bytes]               # grid and struct with one team for a set, which has `splits` values to read
+    whole: tuple[int, bytes]               # grid and struct with one team per set, which reads `splits` values
 
 
 def runs(axes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Axes, each (size, steps from an element to the next in some arrays), from the last: those that are one axis in
-    all of the arrays as one."""
+    """Axes, from the last, each (size, steps from an element to the next in some arrays). Those that form one axis in
+    all of the arrays are joined."""
     found: list[tuple[int, ...]] = []
     for size, *steps in axes:
         if found and steps == [found[-1][0] * step for step in found[-1][1:]]:
@@ -72,11 +72,11 @@ def runs(axes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 @functools.lru_cache(maxsize=4096)
 def shared_out(shape: tuple[int, ...], steps: tuple[int, ...] | None, axis: tuple[int, ...]) -> Teams | None:
-    """How sets of an array are shared out; None where axes are more than two of a kind. steps: strides, in elements;
+    """How sets of an array are shared out; None if there are more than two axes of a kind. steps: strides, in elements;
     None for those of C order."""
     if steps is None:
         steps = tuple(math.prod(shape[a + 1:]) for a in range(len(shape)))
-    if 0 in shape:                         # nothing is read: steps of no matter
+    if 0 in shape:                         # nothing is read: steps do not matter
         steps = (0,) * len(shape)
     sets = runs((shape[a], steps[a]) for a in reversed(range(len(shape))) if a not in axis)
     elements = runs((shape[a], steps[a]) for a in sorted(axis, key=lambda a: -steps[a])[::-1])
@@ -98,7 +98,7 @@ def shared_out(shape: tuple[int, ...], steps: tuple[int, ...] | None, axis: tupl
 
 
 def in_memory(x: Array) -> tuple[int, ...]:
-    """The order of axes in which x lies in memory."""
+    """The order of x's axes in memory."""
     return tuple(sorted(range(x.ndim), key=lambda a: -x.strides[a]))
 
 
@@ -110,7 +110,7 @@ def _goes_by_steps(x: Array) -> bool:
 
 
 def planned(x: cupy.ndarray, axis: tuple[int, ...], dense: bool = False) -> tuple[Array, Teams]:
-    """x, or a copy whose sets are walked in two steps, and how these are shared out. dense: x lies without gaps."""
+    """x, or a copy, whose sets are walked in two steps, and how these are shared out. dense: without gaps in memory."""
     if not x._c_contiguous and (not _goes_by_steps(x) or (dense and not x.transpose(in_memory(x))._c_contiguous)):
         x = launch.dense(x)
     steps = None if x._c_contiguous else tuple(step // x.itemsize for step in x.strides)

@@ -1,4 +1,5 @@
-"""A region of a program as two launches, of kernels that are generated for it: a block to an image, and the sums."""
+"""A region of a program as two launches of kernels that are generated for it: one with a block per image, one for the
+sums."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ class Emitted(NamedTuple):
 
 
 def emit(region: Region, blocks: int, threads: int, most: int) -> Emitted | None:
-    """The kernels for so many blocks of so many threads and at most so many numbers in shared memory; None where none
-    are."""
+    """The kernels for `blocks` blocks of `threads` threads, with at most `most` numbers in shared memory; None if there
+    are none."""
     source = Source(region, threads)
     try:
         for step in region.steps:
@@ -80,10 +80,10 @@ def _kernel(bounds: str, name: str, parameters: list[str], lines: list[str]) -> 
 
 
 def _memory(s: Source, most: int) -> tuple[list[str], list[str], list[str], int]:
-    """(lines that lay out shared memory and load filters, lines that load rows of weights, the values that are written
-    whole for each image, numbers in shared memory)"""
+    """(lines that divide up shared memory and load filters, lines that load rows of weights, the values that are
+    written whole for each image, numbers in shared memory)"""
     head, at = [*SHARED], 0
-    zeros, fresh = list[str](), list[str]()            # values of which some memory is to stay zero; the others
+    zeros, fresh = list[str](), list[str]()            # values with memory that is to stay zero; the others
     for value, layout in s.layouts.items():
         c, *_, height, width = planes = layout.planes()
         place = f"shared + {at}" if s.root(value) == value else f"v{s.root(value).number}.start"
@@ -129,7 +129,7 @@ def _step(s: Source, blocks: int, most: int) -> tuple[str, int, tuple[str, ...],
             written.clear()
         if not (line.function == "copy" and line.writes[0] in s.alias):
             body += _with_barrier(s, line, read, written)
-        if i == 0 and s.filters:                       # behind the image, which is wanted first, as filters are
+        if i == 0 and s.filters:                       # after the image, which is needed first, as filters are
             body += ["if (first) {", *(f"    {text}" for text in (*rows, "end_copies();", "await_copies<1>();")), "}"]
         for value in (v for v in line.writes if v in s.stored):
             store = Line("store_image", f"(o{value.number} + image * {s.size(value)}, v{value.number})", (value,))
@@ -151,7 +151,7 @@ def _step(s: Source, blocks: int, most: int) -> tuple[str, int, tuple[str, ...],
 
 
 def _with_barrier(s: Source, line: Line, read: set[Value], written: set[Value]) -> list[str]:
-    """A line's text, behind a barrier if it reads what was written since the last one, or writes what was read."""
+    """A line's text, after a barrier if it reads what was written since the last one, or writes what was read."""
     reads, writes = (set(map(s.root, values)) for values in (line.reads, line.writes))
     meets = written & (reads | writes) or read & writes
     if meets:

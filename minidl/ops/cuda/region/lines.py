@@ -21,7 +21,7 @@ class Refused(Exception):
 
 
 class Job(NamedTuple):
-    """out = scale * a^T b, summed over the first axis; where a is None, scale * the sum of b."""
+    """out = scale * a^T b, summed over the first axis; if a is None, scale * the sum of b."""
 
     out: Value
     a: str | None                          # the name of an array, or None
@@ -44,12 +44,12 @@ class Line(NamedTuple):
 
 @dataclass
 class Layout:
-    """How a value lies in shared memory: c planes of h x w, with room around them for what reads beyond."""
+    """How a value is stored in shared memory: c planes of h x w, with room around them for reads beyond them."""
 
     c: int
     h: int
     w: int
-    dense: bool = False                    # somebody reads it as one row
+    dense: bool = False                    # a function reads it as one row
     partly: bool = False                   # the function that writes it leaves zeros as they are
     top: int = 0
     left: int = 0
@@ -98,7 +98,7 @@ class Source:
     scratch: int = 0
 
     def layout(self, value: Value) -> Layout:
-        """Where a value lies; one of the inputs is brought there at its first use."""
+        """The layout of a value; an input is loaded into shared memory at its first use."""
         if value not in self.layouts:
             _, *shape = self.region.shapes[value.number]
             if self.region.dtypes[value.number] != "float32":
@@ -121,14 +121,14 @@ class Source:
         return layout.c * layout.h * layout.w
 
     def root(self, value: Value) -> Value:
-        """The value in whose place this one lies."""
+        """The value whose memory this one uses."""
         while value in self.alias:
             value = self.alias[value]
         return value
 
     def call(self, function: str, template: str, *arguments: Value | str, out: Value | None = None,
              scratch: int = 0) -> None:
-        """A line that reads the Values among its arguments and writes `out`, and so many numbers of scratch."""
+        """A line that reads the Values among its arguments and writes `out` and `scratch` numbers of scratch."""
         values = [a for a in arguments if isinstance(a, Value)]
         for value in values:
             self.layout(value)
@@ -160,7 +160,7 @@ class Source:
         return f"b{b.number}"
 
     def teams(self, items: int, most: int) -> int:
-        """Teams of threads that share out sums, of which there are so many in all, in at most so many pieces."""
+        """How many teams of threads share out sums: `items` sums in all, each in at most `most` pieces."""
         return max(1, min(self.threads // items, most))
 
 
@@ -348,7 +348,7 @@ def activation_grad_x(s: Source, step: Step) -> None:
 
 
 def reshape(s: Source, step: Step) -> None:
-    """The same numbers: in the same place, where neither value needs room around it."""
+    """The same numbers: in the same place, if neither value needs room around it."""
     (x, _), (y,) = step.arguments, step.results
     s.call("copy", "", x, y, out=y)
     s.reshaped[y] = x

@@ -1,8 +1,9 @@
 // What one block does to one image: the device functions that a generated kernel (region/emit.py) strings together.
-// Every value of the image lies in shared memory; all sizes are known when the kernel is compiled. Each function is
+// Every value of the image is in shared memory; all sizes are known when the kernel is compiled. Each function is
 // called by the whole block, reads what was written before the last barrier, and leaves it to the kernel to place the
-// next one. Each writes all values of its result, or its comment says which not. Sums run in a fixed order. Where a
-// function has fewer outputs than the block has threads, TEAMS of threads share out each sum, and meet in `scratch`.
+// next one. Each writes all values of its result, or its comment says which it does not write. Sums run in a fixed
+// order. If a function has fewer outputs than the block has threads, TEAMS of threads share out each sum, and meet in
+// `scratch`.
 //
 // -DTHREADS_PER_BLOCK: a multiple of 32.
 #include "include/common.cuh"
@@ -38,7 +39,7 @@ __device__ __forceinline__ REAL warp_sum(REAL x) {
     return x;
 }
 
-// The largest, or NaN where there is one.
+// The largest, or NaN if there is one.
 __device__ __forceinline__ REAL warp_most(REAL x) {
 #pragma unroll
     for (int step = 16; step; step /= 2) {
@@ -64,7 +65,7 @@ __device__ __forceinline__ void clear(REAL* memory, int size) {  // a multiple o
     for (int i = threadIdx.x * 4; i < size; i += T * 4) *(Pack<4>*)&memory[i] = Pack<4>();
 }
 
-// Before an image, where -DPOISON: NaN in `scratch` and in the values, room around them aside, so that whoever reads
+// Before an image, with -DPOISON: fills `scratch` and the values, but not the room around them, with NaN. So a read of
 // what was not written for this image is seen.
 template <class... X> __device__ __forceinline__ void unwritten(REAL* scratch, int size, const X... values) {
 #ifdef POISON
@@ -78,7 +79,7 @@ template <class... X> __device__ __forceinline__ void unwritten(REAL* scratch, i
 }
 
 // Filters (maps, taps) from global memory, each on a multiple of 4 elements. They have arrived once each thread has
-// called end_copies and await_copies, and behind the next barrier.
+// called end_copies and await_copies, and after the next barrier.
 template <int MAPS, int TAPS> __device__ __forceinline__ void load_filters(REAL* to, const REAL* w) {
     for (int i = threadIdx.x; i < MAPS * TAPS; i += T) start_copy(&to[i / TAPS * up(TAPS, 4) + i % TAPS], &w[i], true);
 }
@@ -97,8 +98,8 @@ template <class X, class Y> __device__ __forceinline__ void copy(const X x, cons
 }
 
 // ---------------------------------------------------------------- convolution, stride 1
-// y of x (TOP, LEFT: the padding), with bias and activation; or MIRROR, the dx of a convolution, as the same sum over gy
-// with filters turned round. A thread owns 2 x 4 outputs of one map; teams share out the source planes.
+// y of x (TOP, LEFT: the padding), with bias and activation; or MIRROR, the dx of a convolution, as the same sum over
+// gy with filters turned round. A thread owns 2 x 4 outputs of one map; teams share out the source planes.
 // filters: [map of y][plane of x] or, MIRROR, [plane of x][map of y], KH * KW up to fours.
 template <class ACTIVATE, int KH, int KW, int TOP, int LEFT, bool MIRROR, int TEAMS, class X, class Y>
 __device__ __forceinline__ void conv(const X x, const REAL* filters, const REAL* b, const Y y, REAL* scratch) {
@@ -145,8 +146,8 @@ __device__ __forceinline__ void conv(const X x, const REAL* filters, const REAL*
     }
 }
 
-// part (maps of gy, planes of x, KH, KW): set for a block's first image, added to for its later ones. A thread owns a row
-// of KW taps of TM maps; teams share out the rows of gy, which end with zeros up to fours.
+// part (maps of gy, planes of x, KH, KW): set for a block's first image, added to for its later ones. A thread owns a
+// row of KW taps of TM maps; teams share out the rows of gy, which end with zeros up to fours.
 template <int KH, int KW, int TOP, int LEFT, int TM, int TEAMS, class X, class G>
 __device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, bool first, REAL* scratch) {
     constexpr int LINES = X::C * KH, ITEMS = LINES * ((G::C + TM - 1) / TM), N = up(KW + 3, 4),
@@ -235,8 +236,8 @@ __device__ __forceinline__ void avg_pool(const X x, const Y y) {
     }
 }
 
-// The gradient of windows that do not overlap, through an activation that gave y. A thread owns windows. Where they do
-// not reach, gx is not written: the kernel clears it once, and it stays zero.
+// The gradient of windows that do not overlap, through an activation that gave y. A thread owns windows. Outside the
+// windows gx is not written: the kernel clears it once, and it stays zero.
 template <class ACTIVATE, int KH, int KW, class G, class Y, class X>
 __device__ __forceinline__ void avg_pool_grad(const G gy, const Y y, const X gx) {
     for (int k = threadIdx.x; k < G::SIZE; k += T) {
@@ -338,7 +339,7 @@ __device__ __forceinline__ void linear_grad_x(const G gy, const W w, const Y y, 
 }
 
 // ---------------------------------------------------------------- loss
-// A label as an int, or -1 where it is none: it waits in a register from the image's start on.
+// A label as an int, or -1 if it is negative or too large; it waits in a register from the image's start on.
 __device__ __forceinline__ int as_int(long long label) {
     return (unsigned long long)label <= 0x7fffffffu ? (int)label : -1;
 }

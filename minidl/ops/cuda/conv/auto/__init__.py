@@ -1,8 +1,8 @@
 """`algorithm="auto"`: the fastest that can do a case, measured once per shape, direction, precision and device.
 
-What was measured is kept in a JSON file per device in the user's cache folder, so that other processes, and later
-runs, need not measure again and choose the same. An entry names all that took part, the fastest first: where others can
-do the case now, it is measured anew. Whatever in the file is not exactly that is passed over, and measured anew.
+What was measured is kept in a JSON file per device in the user's cache folder, so that other processes, and later runs,
+need not measure again and choose the same. An entry names all algorithms that took part, the fastest first. If others
+can do the case now, it is measured again. Anything else in the file is ignored, and measured again.
 
 While a compiled step records, nothing is measured, or looked up, so that its bits depend on neither: most of what it
 calls is replaced before its first replay. What is left is measured then, by `measuring.ahead`.
@@ -40,7 +40,7 @@ _files: dict[Path, dict[str, list[str]]] = {}      # files as read
 def fastest(direction: str, g: ConvGeometry, dtype: np.dtype, arguments: tuple[Array | None, ...],
             able: Callable[[str, ConvGeometry, np.dtype], Mapping[str, Launcher]]) -> str | None:
     """The name of the fastest algorithm; `able` gives the launchers that can do a case, by name. None while a step
-    records, and for a dry call where it is not known."""
+    records, and for a dry call if it is not known."""
     if mode.recorder.recording:
         return None
     key = direction, g, dtype, precision()
@@ -73,7 +73,7 @@ def _entries(file: Path) -> dict[str, list[str]]:
 
 
 def _read(file: Path) -> dict[str, list[str]]:
-    """The entries of a file that are lists of names; none where there is no file, or not one of ours."""
+    """The entries of a file that are lists of names; none if there is no file, or not one of ours."""
     try:
         if not file.is_file():             # opening a pipe would wait for a writer
             return {}

@@ -14,8 +14,8 @@ from ...reduce import sum_first
 FILE = "conv/bias/bias.cu"
 CONFIGURATIONS = [(FILE, (launch.real(np.dtype(dtype)), ("WIDE", wide)))
                   for dtype in ("float32", "float64") for wide in (1, 4)]
-ELEMENTS = 1 << 14                         # of a map that one block adds up, where all together make a second launch
-MAX_ALONE = 1 << 17                        # worth it: up to this many one block does
+ELEMENTS = 1 << 14                         # elements of a map that one block adds up, if there are enough for a second
+MAX_ALONE = 1 << 17                        # launch to pay; up to this many, one block adds up all
 
 
 @functools.lru_cache(maxsize=4096)

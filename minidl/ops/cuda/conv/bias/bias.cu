@@ -1,6 +1,6 @@
 // The bias's gradient: parts[share][m] = sum over a share of the images, and all pixels, of maps (n, m, l).
 // A block of 1024 threads owns one map in one share of the images; its sum has a fixed order. A thread has eight loads
-// (of doubles four) of WIDE elements under way at a time: a few blocks must keep the memory busy.
+// (four of doubles) of WIDE elements in flight at a time: a few blocks must keep the memory busy.
 // Requires: WIDE divides l.
 #include "include/common.cuh"
 

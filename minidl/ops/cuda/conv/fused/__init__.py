@@ -1,4 +1,5 @@
-"""Convolutions with what follows them, in one launch where the algorithm goes on: what the compiler's rules make."""
+"""Convolutions with what follows them, in one launch if the algorithm can do that; the compiler's rules make these
+calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions with averages behind them, stored in bfloat16 in between, as the compiler has them (halves.py)."""
+"""Convolutions with averages after them, stored in bfloat16 in between, as the compiler has them (halves.py)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["conv2d_act_pool_half", "conv2d_act_pool_half_grad_wb", "stores_half"
 
 
 def stores_half(g: ConvGeometry, pooling: PoolGeometry) -> bool:
-    """Whether the kernels that do are the fastest: y and dw of float32 in the precision bf16. Where that is not known
-    yet, it is measured."""
+    """Whether the kernels that store bfloat16 are the fastest: y and dw of float32 in the precision bf16. If that is
+    not known yet, it is measured."""
     if not in_squares(pooling) or g.ow % 4:
         return False
     if g.algorithm != "auto":

@@ -1,9 +1,10 @@
 """Convolution in thin groups, whose filters read few channels, and with dilation: launches grouped.cu and
 grouped_grad_w.cu, on images in NCHW, or as the compiler has them, in NHWC of float32 or of bfloat16.
 
-A thread computes a tile of the result. Where filters are small, bytes take the time: a tile is a column of few rows,
-and a run of channels as long as may be. Where filters have many taps, products take it: a tile is square, all taps are
-unrolled, and in NHWC the number of channels is a constant of the compilation, so that addresses cost no registers.
+A thread computes a tile of the result. If filters are small, reading bytes takes the time: a tile is a column of few
+rows, and a run of channels is as long as possible. If filters have many taps, products take the time: a tile is square,
+all taps are unrolled, and in NHWC the number of channels is a constant of the compilation, so that addresses cost no
+registers.
 
 Filters are float32 (float64 for images of float64), and products exact whatever the precision."""
 
@@ -21,9 +22,9 @@ from ... import launch
 from ...reduce import sum_first
 
 FILE, GRAD_W = "conv/grouped/grouped.cu", "conv/grouped/grouped_grad_w.cu"
-STRIP = 4                                  # rows of a tile, where registers and the stride allow
+STRIP = 4                                  # rows of a tile, if registers and the stride allow
 SQUARE = 4                                 # rows and columns of a tile for filters of many taps
-SMALL = 9                                  # taps, up to which bytes take the time of y and dx
+SMALL = 9                                  # taps up to which reading bytes takes the time of y and dx
 MAX_SQUARE_TAPS, MAX_SQUARE_STRIDE, MAX_SQUARE_SPAN = 7, 2, 11   # of an axis; more take registers, and long to compile
 MAX_LANES, SQUARE_LANES = 32, 16           # runs of channels side by side in a block
 MAX_FILTERS = 48 << 8                      # numbers of filters in a block's shared memory
@@ -39,7 +40,8 @@ def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
 # ---------------------------------------------------------------- constants
 class Work(NamedTuple):
     """What a thread has: channels of a run, rows and columns of a tile, columns of taps at once; threads of a block,
-    how many blocks a multiprocessor is to hold, and up to how many runs of channels lie side by side in a block."""
+    how many blocks a multiprocessor is to hold, and how many runs of channels a block has next to each other, at
+    most."""
 
     wide: int
     strip: int
@@ -63,7 +65,7 @@ class Work(NamedTuple):
 
 
 def _runs(g: ConvGeometry, dtype: np.dtype, layout: str, widths: tuple[int, ...]) -> int:
-    """Channels of a run, the first of some numbers that fits; one where groups have several, or no number fits."""
+    """Channels of a run, the first of `widths` that fits; one if groups have several, or if no width fits."""
     if layout == NCHW or not g.c == g.m == g.groups:
         return 1
     return next((wide for wide in widths if g.c % wide == 0 and wide * dtype.itemsize <= 16
@@ -71,7 +73,7 @@ def _runs(g: ConvGeometry, dtype: np.dtype, layout: str, widths: tuple[int, ...]
 
 
 def _square(g: ConvGeometry, dtype: np.dtype, layout: str, resident: int) -> Work | None:
-    """Work in square tiles, or None where a convolution is not for these."""
+    """Work in square tiles, or None if a convolution does not fit these."""
     axes = ((g.kh, g.sh, g.dh), (g.kw, g.sw, g.dw))
     fits = all(
         taps <= MAX_SQUARE_TAPS and stride <= MAX_SQUARE_STRIDE
@@ -172,7 +174,7 @@ def _result(source: Array, w: Array, b: Array | None, g: ConvGeometry, layout: s
 
 
 def y(x: Array, w: Array, b: Array | None, g: ConvGeometry, layout: str = NCHW, act: str | None = None) -> Array:
-    """act(conv2d(x)), or conv2d(x) where act is None"""
+    """act(conv2d(x)), or conv2d(x) if act is None"""
     return _result(x, w, b, g, layout, False, act)
 
 

@@ -1,17 +1,18 @@
-// Convolution in thin groups (KSH 2012, section 3.2; depthwise, a group to a channel, in Howard et al. 2017): y, or with
-// -DGRADIENT=1 dx.
+// Convolution in thin groups (KSH 2012, section 3.2; depthwise, a group to a channel, in Howard et al. 2017): y, or
+// with -DGRADIENT=1 dx.
 //
 // A thread owns a run of channels of the result at a tile of STRIP rows and COLUMNS columns. It reads every pixel of
 // the source that the tile needs once, row by row, and adds it to all results which have it under a tap. Filters of
-// many taps need tiles of several columns: then a number is read, and widened from bfloat16, for a dozen products, which
-// take the time. Where filters are small, bytes take it, and a tile of one column has room for longer runs.
+// many taps need tiles of several columns: then a number is read, and widened from bfloat16, for a dozen products, and
+// products take the time. If filters are small, reading bytes takes the time, and a tile of one column has room for
+// longer runs.
 //
-// In NHWC the lanes of a block are neighbouring channels, and where a run has more than one, its filters lie in shared
+// In NHWC the lanes of a block are neighbouring channels. If a run has more than one channel, its filters are in shared
 // memory, tap by tap. In NCHW neighbouring threads have neighbouring tiles.
 //
-// Requires: BLOCK threads; in NHWC a grid (any, lanes' blocks of channels), where blocks stride over places, and shared
-// memory of TAPS * PITCH floats if WIDE > 1, where each group has one channel and one map; in NCHW any grid.
-// TAP_COLUMNS is KW, or it and COLUMNS are 1 and so is PHASE_ACROSS 0.
+// Requires: BLOCK threads; in NHWC a grid (any, lanes' blocks of channels), in which blocks stride over places, and
+// shared memory of TAPS * PITCH floats if WIDE > 1 (then each group has one channel and one map); in NCHW any grid.
+// TAP_COLUMNS is KW; or TAP_COLUMNS and COLUMNS are 1, and PHASE_ACROSS is 0.
 #include "conv/grouped/grouped.cuh"
 
 #ifndef GRADIENT
@@ -23,7 +24,7 @@ using Columns = Along<BACK>;
 static_assert(!BACK || STRIP % SH == 0 && (COLUMNS % SW == 0 || TAP_COLUMNS == 1), "a tile of dx begins where gy does");
 static_assert(TAP_COLUMNS == KW || TAP_COLUMNS == 1 && COLUMNS == 1 && PHASE_ACROSS == 0, "columns of taps are a loop");
 
-constexpr int PITCH = (MAX_LANES + 1) * WIDE;                  // so that neighbouring taps lie in other banks
+constexpr int PITCH = (MAX_LANES + 1) * WIDE;                  // so that neighbouring taps are in other banks
 
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     conv2d_grouped(const STORE* __restrict__ from, const REAL* __restrict__ w, const REAL* __restrict__ b,

@@ -1,10 +1,11 @@
 // What the kernels of grouped convolution share: sizes, runs of channels, and which pixel a tap reads.
 //
-// LAYOUT is NCHW, where a thread has one channel (or map) and STORE is REAL, or NHWC, as in nhwc/image.cuh. A thread
-// has a tile of STRIP rows by COLUMNS columns. Further constants of the compilation: the filters' KH and KW, of whose
-// columns TAP_COLUMNS are unrolled; the stride SH and SW; DOWN and ACROSS, the distances of the pixels that a filter
-// reads; PHASE and PHASE_ACROSS, the remainders of the padding at the top by SH and at the left by SW; BLOCK, threads
-// per block, of which a multiprocessor is to hold RESIDENT; MAX_LANES, how many runs of channels a block has at most.
+// LAYOUT is NCHW (then a thread has one channel or map, and STORE is REAL) or NHWC, as in nhwc/image.cuh. A thread has
+// a tile of STRIP rows by COLUMNS columns. Further constants of the compilation: the filters' KH and KW; TAP_COLUMNS,
+// how many of their columns are unrolled; the stride SH and SW; DOWN and ACROSS, the distances of the pixels that a
+// filter reads; PHASE and PHASE_ACROSS, the remainders of the padding at the top by SH and at the left by SW; BLOCK,
+// threads per block; RESIDENT, how many blocks a multiprocessor is to hold; MAX_LANES, how many runs of channels a
+// block has at most.
 #include "include/layout.cuh"
 #include "include/act.cuh"
 #if LAYOUT == NHWC
@@ -26,7 +27,7 @@ __device__ __forceinline__ REAL after(REAL x) { return AFTER ? ACT_VALUE(x) : x;
 
 #define TAPS (KH * KW)
 
-// A run of channels as it lies in memory: so it is kept until it is needed, since it takes fewer registers.
+// A run of channels as it is in memory. It is kept in this form until it is needed, which takes fewer registers.
 #if WIDE == 1
 using Stored = STORE;
 #else
@@ -35,8 +36,9 @@ using Stored = Pack<WIDE * (int)sizeof(STORE) / 4>;
 
 __device__ __forceinline__ Run widened(const Stored& run) { return load((const STORE*)&run); }
 
-// Sizes of a convolution, with the channels and the maps of a group. A block has `lanes` runs of channels side by side
-// and beside them as many places, each a tile, as its threads allow; `places` is how many it takes.
+// Sizes of a convolution, with the channels and the maps of a group. A block has `lanes` runs of channels next to each
+// other, and for these as many places (tiles) at a time as its threads allow; `places` is how many there are, in
+// gradients of the filters how many a block takes.
 struct Groups {
     int n, c, h, w, m, oh, ow, top, left, channels, maps, lanes, places;
 };
@@ -51,7 +53,7 @@ template <bool BACK, int RESULTS, int TAPS_THERE, int DILATION, int STRIDE, int 
         BACK ? (RESULTS - 1 + REMAINDER) / STRIDE : (RESULTS - 1) * STRIDE + (TAPS_THERE - 1) * DILATION;
     static constexpr int PIXELS = LAST - FIRST + 1;
 
-    // What a tap reads for a result; NONE where that lies between two pixels
+    // What a tap reads for a result; NONE if that is between two pixels
     static __device__ constexpr int pixel(int result, int tap) {
         if (!BACK) return result * STRIDE + tap * DILATION;
         const int at = result + REMAINDER - tap * DILATION;
@@ -91,7 +93,7 @@ template <bool BACK> using Along = Axis<BACK, COLUMNS, TAP_COLUMNS, ACROSS, SW, 
 #define STEP_OF(images) (images).step()
 #endif
 
-// Where a thread with several columns meets a row outside the source, it jumps over the products. One with a single
+// If a thread with several columns meets a row outside the source, it jumps over the products. A thread with a single
 // column adds up zeros: a jump would keep the compiler from reading the next rows ahead.
 constexpr bool JUMPS = COLUMNS > 1;
 

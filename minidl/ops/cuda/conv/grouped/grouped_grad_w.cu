@@ -1,7 +1,7 @@
 // The filters' gradient of a convolution in thin groups: for each filter and channel of its group the sums over images
 // and pixels of the gradient times what the taps met.
 //
-// A block adds up a share of the places, a thread the same as in grouped.cu: for a run of filters' channels and
+// A block adds up a share of the places. A thread takes places as in grouped.cu: for a run of filters' channels and
 // TAP_COLUMNS columns of taps it reads a tile of STRIP by COLUMNS gradients, and row by row the pixels of the image
 // under them. The sums of a block's threads that have the same run are added up in an order that sizes alone decide.
 //
@@ -13,7 +13,7 @@ using Rows = Down<false>;
 using Columns = Along<false>;
 
 constexpr int SUMS = KH * TAP_COLUMNS;
-constexpr int PITCH = (BLOCK + 1) * WIDE;                        // so that neighbouring taps lie in other banks
+constexpr int PITCH = (BLOCK + 1) * WIDE;                        // so that neighbouring taps are in other banks
 constexpr int IN_TURN = 8;                                       // of a filter's sums, that one thread adds up
 
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)

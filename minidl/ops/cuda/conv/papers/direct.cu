@@ -3,9 +3,9 @@
 // One thread owns one element of the result and sums all its terms in a fixed order, straight from global memory:
 // an output of y, a pixel of dx, a filter element of dw (which loops over all images and output pixels).
 // A block owns a run of elements that are neighbours in memory: neighbouring threads have neighbouring columns in NCHW,
-// channels (of y and of filters: maps) in NHWC, images in CHWN, where dw has columns of filters, too. Requires: a
-// one-dimensional grid that covers the result; any number of images, any stride and padding. Terms that meet padding are
-// left out by the bounds of the loops.
+// channels (of y and of filters: maps) in NHWC, images in CHWN (but for dw columns of filters, as in NCHW). Requires: a
+// one-dimensional grid that covers the result; any number of images, any stride and padding. Terms that meet padding
+// are left out by the bounds of the loops.
 #include "include/layout.cuh"
 
 // y[n,m,i,j] = b[m] + sum over c,p,q of x[n, c, i*sh + p - top, j*sw + q - left] * w[m,c,p,q]
@@ -31,7 +31,7 @@ extern "C" __global__ void conv2d_direct_y(const REAL* __restrict__ x, const REA
     y[element] = b ? sum + b[m] : sum;
 }
 
-// dx[n,c,r,s] = sum over m,i,j of gy[n,m,i,j] * w[m, c, r + top - i*sh, s + left - j*sw], where that is in the filter
+// dx[n,c,r,s] = sum over m,i,j of gy[n,m,i,j] * w[m, c, r + top - i*sh, s + left - j*sw], if that is in the filter
 extern "C" __global__ void conv2d_direct_dx(const REAL* __restrict__ gy, const REAL* __restrict__ w,
                                             REAL* __restrict__ dx, Geometry g) {
     const unsigned element = THREAD;
@@ -54,8 +54,8 @@ extern "C" __global__ void conv2d_direct_dx(const REAL* __restrict__ gy, const R
     dx[element] = sum;
 }
 
-// dw[m,c,p,q] = sum over n,i,j of gy[n,m,i,j] * x[n, c, i*sh + p - top, j*sw + q - left]; an image's sum at a time, which
-// keeps rounding errors small
+// dw[m,c,p,q] = sum over n,i,j of gy[n,m,i,j] * x[n, c, i*sh + p - top, j*sw + q - left]; an image's sum at a time,
+// which keeps rounding errors small
 extern "C" __global__ void conv2d_direct_dw(const REAL* __restrict__ gy, const REAL* __restrict__ x,
                                             REAL* __restrict__ dw, Geometry g) {
     const unsigned element = THREAD;

@@ -11,7 +11,7 @@ from ... import launch
 from ...layers.linear import gemm, linear, linear_grad_x
 from . import unroll
 
-MAX_IMAGES = 65535                         # matrices of one product: they lie along the grid's third axis
+MAX_IMAGES = 65535                         # matrices of one product: they are the grid's third axis
 
 
 def images(g: ConvGeometry, dtype: np.dtype) -> int:

@@ -1,7 +1,8 @@
 """Convolution as the product of unrolled images by PMPP's tiled kernel: a thread computes one output, no register tile.
 
 Its two matrices pass through shared memory in tiles (gemm_tiled in layers/linear/gemm.cu), so each multiplication reads
-two numbers from there. gemm.py is the same with register tiles; what lies between the two is what these are worth.
+two numbers from there. gemm.py is the same with register tiles; the difference of the two is what register tiles are
+worth.
 """
 
 from __future__ import annotations

@@ -1,19 +1,21 @@
 // Convolution through tiles in shared memory: PMPP ch. 16, Fig. 16.13 with its corrections, in the three directions;
-// with CONSTANT=1 the lecture's baseline, whose filters lie in constant memory instead of shared memory.
+// with CONSTANT=1 the lecture's baseline, whose filters are in constant memory instead of shared memory.
 //
-// y and dx: a block owns a TILE x TILE patch of one map (an image and a filter; for dx an image and a channel), a thread
-// one element of it. For each map of the sum the block loads the patch of the input that its elements meet (zeros
-// outside) and the filter into shared memory. With CONSTANT=1 w is not read: FILTERS holds it, copied there before.
-// dw: a block owns one filter m, one channel c, up to TILE*TILE taps and a chunk of images, a thread one tap and a share
-// of the pixels; the shares meet in shared memory in order. It writes parts (chunks, m, c, kh, kw).
+// y and dx: a block owns a TILE x TILE patch of one map (an image and a filter; for dx an image and a channel), a
+// thread one element of it. For each map of the sum the block loads the patch of the input that its elements meet
+// (zeros outside) and the filter into shared memory. With CONSTANT=1 w is not read: FILTERS holds it, copied there
+// before.
+// dw: a block owns one filter m, one channel c, up to TILE*TILE taps and a chunk of images, a thread one tap and a
+// share of the pixels; the shares meet in shared memory in order. It writes parts (chunks, m, c, kh, kw).
 //
-// In NHWC a block has LANES maps of its patch instead, and CHANNELS channels of the input at a time; in CHWN LANES images.
-// Neighbouring threads have those, and then columns. dw and CONSTANT are for NCHW alone.
+// In NHWC a block has LANES maps of its patch instead, and CHANNELS channels of the input at a time; in CHWN LANES
+// images. Neighbouring threads have neighbouring maps (or images), and then columns. dw and CONSTANT are for NCHW
+// alone.
 //
-// Requires: blocks of TILE*LANES x TILE threads (y, dx) or TILE*TILE threads (dw), a one-dimensional grid, any number of
-// images. Shared memory, in elements: for y and dw ((TILE-1)*sh + kh) * ((TILE-1)*sw + kw), for dx
-// ((TILE+kh-2)/sh + 1) * ((TILE+kw-2)/sw + 1), both times DEEP (include/layout.cuh), and to it for y and dx without
-// CONSTANT kh*kw filter elements, CHANNELS*MAPS times, for dw TILE*TILE.
+// Requires: blocks of TILE*LANES x TILE threads (y, dx) or TILE*TILE threads (dw), a one-dimensional grid, any number
+// of images. Shared memory, in elements: for y and dw ((TILE-1)*sh + kh) * ((TILE-1)*sw + kw), for dx
+// ((TILE+kh-2)/sh + 1) * ((TILE+kw-2)/sw + 1), both times DEEP (include/layout.cuh). Add kh*kw*CHANNELS*MAPS filter
+// elements for y and dx without CONSTANT, and TILE*TILE for dw.
 #include "include/layout.cuh"
 
 #define CONSTANT_BYTES 65536
@@ -37,8 +39,9 @@ __device__ __forceinline__ void load_tile(REAL* tile, int rows, int columns, con
 }
 
 // The filter (m, c) for all threads of a block: in constant memory, or loaded into shared memory by them. In NHWC those
-// of all maps of the block and all channels of the round, [tap][CHANNELS][MAPS]: of which `live` and `maps` are there,
-// from one to the next `step` and `map_step` (for dx channels are the maps, and maps the channels).
+// of all maps of the block and all channels of the round, [tap][CHANNELS][MAPS]. `live` channels and `maps` maps exist;
+// `step` and `map_step` are the distances in w from one to the next (for dx channels are the maps, and maps the
+// channels).
 __device__ __forceinline__ const REAL* filter_of(const REAL* w, REAL* shared, int m, int c, Geometry g, int live,
                                                  int step, int maps, int map_step) {
     const Filters filters = filters_of(g);

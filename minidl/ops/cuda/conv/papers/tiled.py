@@ -28,7 +28,7 @@ def _tile(layout: str) -> int:
 
 
 def _elements(direction: str, g: ConvGeometry, layout: str = "NCHW") -> int:
-    """Elements of a block's shared memory, the filter apart."""
+    """Elements of a block's shared memory, not counting the filter."""
     tile = _tile(layout)
     if direction == "dx":
         return ((tile + g.kh - 2) // g.sh + 1) * ((tile + g.kw - 2) // g.sw + 1) * layouts.deep(layout, g.m)

@@ -1,9 +1,10 @@
 // Unrolled images: PMPP ch. 16, Figs. 16.15 to 16.18, for a convolution as a matrix product.
 //
-// unroll: x (nb,c,h,w) -> u (nb, c*kh*kw, oh*ow); row (c,p,q), column (i,j) holds x[c, i*sh + p - top, j*sw + q - left],
-// or zero where that is padding. A thread owns one column and one channel of an image, and writes its kh*kw elements;
-// neighbouring threads write neighbouring columns. col2im: the reverse, du -> dx; a thread owns one pixel and sums,
-// in a fixed order, the elements of du that came from it. No two threads write to one place.
+// unroll: x (nb,c,h,w) -> u (nb, c*kh*kw, oh*ow); row (c,p,q), column (i,j) holds
+// x[c, i*sh + p - top, j*sw + q - left], or zero if that is padding. A thread owns one column and one channel of an
+// image, and writes its kh*kw elements; neighbouring threads write neighbouring columns. col2im: the reverse, du -> dx;
+// a thread owns one pixel and sums, in a fixed order, the elements of du that came from it. No two threads write to one
+// place.
 // Requires: one-dimensional grids that cover nb*c*oh*ow and nb*c*h*w; g.n is not read, nb may be 0.
 #include "include/common.cuh"
 

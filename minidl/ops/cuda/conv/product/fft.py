@@ -1,13 +1,13 @@
 """Convolution by cuFFT: ops/common/conv/fft.py on CuPy arrays, with our own matrix product at each frequency.
 
 Products of complex matrices are products of real ones: an array of complex numbers is one of pairs, so that
-(Re A + i Im A) @ B is two products with the pairs of B as columns. `gemm` takes cuBLAS where that pays.
+(Re A + i Im A) @ B is two products with the pairs of B as columns. `gemm` takes cuBLAS if that pays.
 
-A compiled step is captured as a CUDA graph, in which cuFFT runs but makes no plan. So plans are kept: those that an
-eager run made serve the capture behind it, and what a graph was captured with is never let go of, since its kernels
-read a plan's tables. A plan with memory of its own is not captured: two of a graph's branches might run it at once.
+A compiled step is captured as a CUDA graph, in which cuFFT runs but makes no plan. So plans are kept. Those that an
+eager run made serve the capture after it. Those that a graph was captured with are never freed, since its kernels read
+a plan's tables. A plan with memory of its own is not captured: two of a graph's branches might run it at once.
 
-`auto` tries it where its count of multiplications is far below the formula's. That measures in a graph, behind an eager
+`auto` tries it if its count of multiplications is far below the formula's. `auto` measures in a graph, after an eager
 call that makes the plans, so what it chooses runs in both: a step that is compiled runs eagerly before it is captured.
 
 cuFFT is a library of its own, which CuPy does not bring, but the extra cuda13 does.
@@ -31,7 +31,7 @@ from ... import launch
 from ...layers.linear import gemm
 
 MIN_SAVED = 8                              # multiplications of the formula for one of it: filters of 7x7 on 32 channels
-MAX_PLANS = 256                            # that are kept, beside those of graphs; all their memory is within the limit
+MAX_PLANS = 256                            # kept, not counting those of graphs; all their memory is within the limit
 ALIGNMENT = 16                             # bytes, of what cuFFT transforms
 
 _plans: dict[tuple[Any, ...], Any] = {}    # the one used last at the end
@@ -39,7 +39,7 @@ _captured: dict[int, Any] = {}             # plans of graphs, by their id
 
 
 def _library() -> Any:
-    """CuPy's transforms that take plans. Raises ImportError where cuFFT is missing."""
+    """CuPy's transforms that take plans. Raises ImportError if cuFFT is missing."""
     import cupyx.scipy.fft
     from cupy.cuda import cufft  # noqa: F401  # the import above does without
 

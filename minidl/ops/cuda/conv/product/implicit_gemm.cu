@@ -3,27 +3,27 @@
 // With -DPRECISION other than FP32 the same kernels multiply on tensor cores.
 //
 // conv2d_implicit_gemm: y or dx. Rows are filters (channels for dx), columns are pixels of all images, the depth runs
-//   over taps (c,p,q) (for dx: (m,p,q)). A block owns BM rows x 128 pixels. `taps` says for each depth where its
-//   element stands relative to the pixel, {offset, row, column, offset in w}: so that one kernel serves both directions,
-//   any stride, and for dx each residue of the pixel modulo the stride (only the taps that meet it).
+//   over taps (c,p,q) (for dx: (m,p,q)). A block owns BM rows x 128 pixels. `taps` has for each depth the place of its
+//   element relative to the pixel, {offset, row, column, offset in w}. So one kernel serves both directions, any
+//   stride, and for dx each residue of the pixel modulo the stride (only the taps that meet it).
 // conv2d_implicit_gemm_dw: rows are filters, columns are taps, the depth runs over all pixels of all images. A block
 //   owns BM filters x 128 taps and a share of the depth; the shares are summed afterwards, in their order.
 //
-// In NHWC the taps of a pixel have their channels innermost, and threads count along depths, where those are neighbours
-// in memory; in CHWN images are the innermost axis of pixels, so threads that count along pixels have neighbours.
+// In NHWC the taps of a pixel have their channels innermost: depths are neighbours in memory, and threads count along
+// them. In CHWN images are the innermost axis of pixels, so threads that count along pixels have neighbours.
 #include "include/tile.cuh"
 #include "include/layout.cuh"
 
 static_assert(LAYOUT == NCHW || PRECISION == FP32, "NHWC and CHWN are for fp32");
 
-// Blocks that a multiprocessor shall hold: two, but for the tiles whose registers do not allow it.
+// Blocks that a multiprocessor shall hold: two, except for the tiles whose registers do not allow it.
 constexpr int RESIDENT = sizeof(REAL) == 8 || PRECISION == TF32X3 ? 1 : 2;
 
 struct Pixels {
     int rows, depth, w_row, w_packed;       // sizes of the product; from one row's weights to the next's; rows packed
     int images, gh, gw;                     // columns: images x gh x gw pixels
     int h, w, image;                        // source planes; from one source image to the next
-    int sr, sc, r0, c0;                     // pixel (i, j) stands at source row i*sr + r0, column j*sc + c0
+    int sr, sc, r0, c0;                     // pixel (i, j) is at source row i*sr + r0, column j*sc + c0
     int y_image, y_row, y_r, y_c, y_first;  // result strides: image, row of the product, pixel row and column; start
     int splits, size, bias_size;            // shares of the depth; elements of the result; of the bias
     int step;                               // from a pixel of a source plane to the next: 1 in NCHW
@@ -104,7 +104,7 @@ struct PixelLoader {
     }
 };
 
-// Where a pixel of the result's map 0 stands.
+// The offset of a pixel in the result's map 0.
 __device__ __forceinline__ int place_in_y(int column, const Pixels& p) {
     Pixel at = pixel_of(column, p);
     return at.image * p.y_image + at.i * p.y_r + at.j * p.y_c;

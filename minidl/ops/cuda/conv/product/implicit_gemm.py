@@ -133,7 +133,7 @@ def _forward(g: ConvGeometry, dtype: np.dtype, layout: str) -> tuple[Product, ..
 @functools.lru_cache(maxsize=1024)
 def _input_gradient(g: ConvGeometry, dtype: np.dtype, layout: str) -> tuple[Product, ...]:
     """A product for each residue of row + top and column + left modulo the stride: its pixels meet the same taps. All
-    have as many shares of the depth, so that their parts are added up together."""
+    have the same number of shares of the depth, so that their parts are added up together."""
     phases_of: list[tuple[int, np.ndarray, dict[str, int]]] = []       # pixels, taps and fields of each
     phases = [(i, j) for i in range(g.sh) for j in range(g.sw)]
     firsts = [((i - g.top) % g.sh, (j - g.left) % g.sw) for i, j in phases]      # the first row and column of each

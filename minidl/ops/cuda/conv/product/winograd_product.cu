@@ -1,8 +1,8 @@
 // The products of winograd_tiles.cu: sums (e,rows,cols) = a (e,depth,rows)^T @ b (e,depth,cols), in runs of slabs.
 //
-// -DBM: rows of a tile. -DWIDE=1: copies of 16 bytes: arrays start on a multiple of them, and rows and cols are multiples
-// of LINE, the numbers in 16 bytes. A block's next slab is on its way while one is multiplied, also where the next one is
-// another tile's. Parts are whole tiles, with zeros where the matrices end.
+// -DBM: rows of a tile. -DWIDE=1: copies of 16 bytes: arrays start on a multiple of them, and rows and cols are
+// multiples of LINE, the numbers in 16 bytes. A block copies its next slab while it multiplies one, also if the next
+// one is another tile's. Parts are whole tiles, with zeros where the matrices end.
 #include "include/tile.cuh"
 #include "include/runs.cuh"
 

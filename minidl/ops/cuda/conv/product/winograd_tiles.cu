@@ -1,15 +1,17 @@
-// Winograd's minimal filtering for filters of 3x3 (Lavin & Gray, arXiv 1509.09308, section 4.1), as products of matrices.
+// Winograd's minimal filtering for filters of 3x3 (Lavin & Gray, arXiv 1509.09308, section 4.1), as products of
+// matrices.
 //
 // An image is cut into squares of TILE x TILE outputs (-DTILE=2 or 4), each with the SIDE x SIDE pixels under them,
 // SIDE = TILE + 2. Pixels, filters and gradients of a square are transformed into SIDE * SIDE numbers. For each of
 // these there is one product of matrices (winograd_product.cu), which sums over channels, or for dw over squares:
 //   y   u (e,c,m)^T @ v (e,c,columns);   dx the same with gy for x and mirrored filters
 //   dw  g (e,columns,m)^T @ v (e,columns,c)
-// where e counts the SIDE * SIDE numbers, and a square of image i is column i * squares of an image + its number. What
-// is summed over comes before what is not, so that the products copy 16 bytes at a time: dw has squares before channels.
+// Here e counts the SIDE * SIDE numbers, and a square of image i is column i * squares of an image + its number. The
+// axis that is summed over comes before the one that is not, so that the products copy 16 bytes at a time: dw has
+// squares before channels.
 //
 // A thread owns one square of one channel (or one filter of one channel), in registers. Neighbouring threads read
-// neighbouring squares, and write what lies side by side. Sums are made in a fixed order.
+// neighbouring squares, and write neighbouring numbers. Sums are made in a fixed order.
 // Requires: 3x3 filters, stride 1, one-dimensional grids of 256 threads that cover channels * columns, or m * c.
 #include "include/common.cuh"
 #include "include/runs.cuh"
@@ -19,8 +21,8 @@
 #endif
 constexpr int SIDE = TILE + 2, ALL = SIDE * SIDE;
 
-// Each transforms SIDE, or fewer, numbers in place; they lie S apart. With points 0, 1, -1, infinity of F(2,3), and
-// 0, 1, -1, 1/2, -2, infinity of F(4,3), which round less than those with 2 in place of 1/2.
+// Each transforms SIDE, or fewer, numbers in place, with stride S. The points are 0, 1, -1, infinity for F(2,3), and
+// 0, 1, -1, 1/2, -2, infinity for F(4,3), which round less than those with 2 in place of 1/2.
 #if TILE == 2
 template <int S> __device__ __forceinline__ void of_pixels(REAL* d) {  // B^T
     const REAL d1 = d[S], d2 = d[2 * S];
@@ -122,7 +124,7 @@ __device__ __forceinline__ int columns_of(const Geometry& g, int images) {
     return images * (ceil_div(g.oh, TILE) * ceil_div(g.ow, TILE));
 }
 
-// The square of this thread, where neighbouring threads own neighbouring squares: element channel * columns + column.
+// The square of this thread; neighbouring threads own neighbouring squares: element channel * columns + column.
 __device__ __forceinline__ Square own_square(const Geometry& g, int channels, int images) {
     const unsigned element = THREAD, columns = columns_of(g, images), channel = element / columns;
     return Square(g, channel, element - channel * columns, channel < channels);
@@ -159,7 +161,8 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // What a product of dw takes: v (ALL, columns, channels). A block owns CHANNELS x SQUARES. Neighbouring threads read
-// neighbouring squares, and write neighbouring channels: each row of numbers changes hands in shared memory, two in turn.
+// neighbouring squares, and write neighbouring channels: each row of numbers is exchanged in shared memory, in two
+// buffers in turn.
 constexpr int CHANNELS = 32, SQUARES = 256 / CHANNELS;
 typedef REAL Row[SIDE][SQUARES][CHANNELS + 4];  // 4: a warp writes 8 squares of 4 channels, to all banks
 
@@ -234,9 +237,9 @@ template <int V> __device__ __forceinline__ void store_row(REAL* to, const REAL*
         }
 }
 
-// What was summed up of element (row, column) of each of the ALL products: the parts of its tile, SIDE products at a
-// time. A tile begins so many slabs behind the beginning of a run; its k-th part, from 0, is that of the k-th run from
-// this one, if the tile goes on until there. WHOLE: runs are of whole tiles, so a tile is one part.
+// Adds up element (row, column) of each of the ALL products: the parts of its tile, SIDE products at a time. A tile
+// begins `behind` slabs after the beginning of a run. Its k-th part, from 0, is that of the k-th run from this one, if
+// the tile reaches that run. WHOLE: runs are of whole tiles, so a tile is one part.
 template <bool WHOLE>
 __device__ __forceinline__ void add_parts(const REAL* __restrict__ parts, const Runs& p, int row, int column, REAL* d) {
     const int down = row / p.high, across = column / p.wide, tiles = p.down * p.across, tile = across * p.down + down;

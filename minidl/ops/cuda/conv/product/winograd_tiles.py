@@ -6,9 +6,9 @@ workspace limit allows. It computes in fp32 whatever `minidl.set_precision` says
 
 Rounding. What is summed are products of sums of pixels and sums of weights, and outputs are differences of such sums.
 For operands of random signs F(2x2) rounds less than the plain sum (root of the mean square 0.8 of it at 64 channels).
-F(4x4) rounds about three times as much, at a square's last row and column more: `rounding` of its row in ALGORITHMS is
-what tests allow it over the plain sum's bound. Sums of few products may be small beside what cancels: fewer than
-MIN_PRODUCTS are refused, and so are gradients of filters of which a tap meets far fewer pixels than the others. An
+F(4x4) rounds about three times as much, and more at a square's last row and column: `rounding` of its row in ALGORITHMS
+is what tests allow it over the plain sum's bound. Sums of few products may be small compared with what cancels. Fewer
+than MIN_PRODUCTS are refused, and so are gradients of filters if a tap meets far fewer pixels than the others. An
 infinite pixel or weight makes outputs NaN that would be infinite.
 """
 
@@ -29,7 +29,7 @@ from ...layers.linear.tile import BK, BN, MIN_SLABS_PER_SPLIT, rows_per_block
 FILE, PRODUCT = "conv/product/winograd_tiles.cu", "conv/product/winograd_product.cu"
 MIN_PRODUCTS = 192                         # of an output
 CHANNELS = 32                              # of a block whose threads write neighbouring channels, as in the source
-FEW_SLABS, MAX_LONGER = 8, 1 / 4           # of tiles of few slabs runs end with one, if they get no longer than that
+FEW_SLABS, MAX_LONGER = 8, 1 / 4           # runs end with a tile if that has few slabs and they get no longer than that
 RESIDENT = {16: 4, 32: 4, 64: 2, 128: 2}   # blocks of a multiprocessor, by the rows of their tiles, as in the source
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
@@ -69,8 +69,8 @@ class Runs(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _runs(products: int, rows: int, cols: int, depth: int, itemsize: int) -> Runs:
-    """Every multiprocessor has all its blocks; where work is too little for that, tiles are made lower. With few
-    slabs per tile outputs take as long as products do, and are faster where each tile is one part."""
+    """Every multiprocessor has all its blocks; if there is too little work for that, tiles are made lower. With few
+    slabs per tile, outputs take as long as products do, and are faster if each tile is one part."""
     high, across = rows_per_block(rows), launch.blocks(cols, BN)
     while True:
         slabs = launch.blocks(depth, BK if itemsize == 4 or high <= 32 else BK // 2)
@@ -116,7 +116,8 @@ class Winograd(NamedTuple):
         self._run(name, blocks * launch.THREADS, images, v, launch.by_value("Geometry", g), len(images))
 
     def _share(self, g: ConvGeometry, itemsize: int, of_image: int, beside: int) -> int:
-        """How many images go through at a time, by the elements of one in the workspace, and what is beside them."""
+        """How many images go through at a time. of_image, beside: elements in the workspace of one image, and of all
+        else."""
         most = max(1, (device.workspace_limit() // itemsize - beside) // of_image)
         return -(-g.n // -(-g.n // most))
 

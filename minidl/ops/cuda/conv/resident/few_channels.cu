@@ -1,29 +1,29 @@
 // Convolution of stride 1 for up to four input channels in bf16 on tensor cores of compute capability 9.0, which read
-// an image in shared memory as it lies there: nothing is unrolled. A pixel is four channels, absent ones zero; 16
-// bytes, a unit, are two neighbouring pixels. A padded row of an image lies there twice: units of line 0 start at even
-// columns, those of line 1 at odd ones. So eight units in a row are what taps s and s + 1 meet, of every other of 16
-// pixels, and eight rows of 16 bytes are what wgmma takes for a block of a factor that is not swizzled. (A filter of
-// odd width is filled up with a zero, so that a pixel which is not finite also spoils outputs one column further
-// left.)
+// an image directly from shared memory: nothing is unrolled. A pixel is four channels, absent ones zero. A unit is 16
+// bytes, two neighbouring pixels. A padded row of an image is stored twice: units of line 0 start at even columns,
+// those of line 1 at odd ones. So eight units in a row are what taps s and s + 1 meet, of every other of 16 pixels.
+// Eight rows of 16 bytes are what wgmma takes for a block of a factor that is not swizzled. (A filter of odd width is
+// filled up with a zero, so that a pixel which is not finite also spoils outputs one column further left.)
 //
-// conv2d_few_channels: y. Rows of a product are 64 filters, columns 16 x ROWS neighbouring pixels, eight after eight
-//   along the lines; a product sums over two units of taps, whose distance the instruction is told. GROUPS of four
-//   warps take turns: while one has the tensor cores, the others compute activations and store.
-// conv2d_few_channels_dw: rows are 64 filters, from registers, columns a unit of taps in eight rows of the filter,
-//   which lie two lines apart, and a product sums over 16 pixels of a row, the even ones before the odd ones. Two
-//   groups share an image's pixels, and take a window's rows in turn. Each thread copies the gradients that it will
-//   multiply to shared memory STAGES steps ahead, for itself alone. With -DPOOL gradients come from those of averaged windows and from y = act(...): gz
-//   = ACT_GRAD(gy / POOL^2, y); the bias's gradient, the sum of gz, stands in `parts` after the filters'. Blocks leave
-//   their sums in parts.
+// conv2d_few_channels: y. Rows of a product are 64 filters, columns are 16 x ROWS neighbouring pixels, eight after
+//   eight along the lines. A product sums over two units of taps; the instruction is told their distance. GROUPS of
+//   four warps take turns: while one has the tensor cores, the others compute activations and store.
+// conv2d_few_channels_dw: rows are 64 filters, from registers; columns are a unit of taps in eight rows of the filter,
+//   which are two lines apart. A product sums over 16 pixels of a row, the even ones before the odd ones. Two groups
+//   share an image's pixels, and take a window's rows in turn. Each thread copies the gradients that it will multiply
+//   to shared memory STAGES steps ahead, for itself alone. With -DPOOL gradients come from those of averaged windows
+//   and from y = act(...): gz = ACT_GRAD(gy / POOL^2, y); the bias's gradient, the sum of gz, is in `parts` after the
+//   filters'. Blocks leave their sums in parts.
 //
 // Requires: compute capability 9.0 (-DSM_90A, else nothing is multiplied), and that all of it fits shared memory (the
-// launcher looks). -DPRECISION=BF16 -DKH -DKW -DROWS and those of conv/resident/resident.cuh. dw (-DGRADIENT): KH and
-// KW at most 8, -DSTAGES. -DSTORE=float, or unsigned short with -DALIGNED and -DPOOL: y is stored in bf16, and dw
+// launcher checks this). -DPRECISION=BF16 -DKH -DKW -DROWS and those of conv/resident/resident.cuh. dw (-DGRADIENT): KH
+// and KW at most 8, -DSTAGES. -DSTORE=float, or unsigned short with -DALIGNED and -DPOOL: y is stored in bf16, and dw
 // reads it so.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 
-// Four neighbours of y, rounded to bf16: beside the function of this name for float, which whoever stores finds there.
+// Four neighbours of y, rounded to bf16. This overloads the function of this name for float; store_outputs calls
+// either.
 __device__ __forceinline__ void store_four(unsigned short* to, const REAL (&v)[4], int) {
     *(int2*)to = make_int2(bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]));
 }
@@ -53,7 +53,7 @@ struct alignas(4 * sizeof(STORE)) Four {
 __device__ __forceinline__ REAL widened(REAL x) { return x; }
 __device__ __forceinline__ REAL widened(unsigned short x) { return __uint_as_float((unsigned)x << 16); }
 
-// Numbers of two pixels, of which each four are zero behind the last channel, as a unit.
+// Numbers of two pixels as a unit; each four of them are zero after the last channel.
 __device__ __forceinline__ int4 unit_of(const REAL (&v)[2 * CHANNELS]) {
     return make_int4(bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]), bf16_pair(v[4], v[5]), bf16_pair(v[6], v[7]));
 }
@@ -128,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
 #pragma unroll
             for (int unit = 0; unit < UNITS; unit += 2) {
                 const int r = unit / ACROSS, s = unit % ACROSS;
-                // To the second unit: beside the first one, or at the start of the next row; there may be none
+                // To the second unit: next to the first one, or at the start of the next row; there may be none
                 const int apart = unit + 1 == KH * ACROSS ? 0 : s + 1 < ACROSS ? 1 : 2 * p.line - s;
                 wgmma_both(sum, taps + unit * PITCH,
                            pixels + (unsigned)(r * 2 * p.line + s) + ((long long)apart << 16));
@@ -325,7 +325,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
         await_copies<0>();
     }
 
-    // The groups' sums, in their order; a filter's numbers lie together, so that eight lanes' lie in different banks
+    // The groups' sums, in their order; a filter's numbers are contiguous: those of eight lanes are in different banks
     const int taps = p.c * KH * KW, pitch = taps / 8 * 8 + 12;
     REAL* sums = (REAL*)slots.values;                                    // [filter][c][KH][KW], and a bias
 #pragma unroll

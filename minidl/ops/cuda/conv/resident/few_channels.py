@@ -32,7 +32,7 @@ def _line(g: ConvGeometry) -> tuple[int, int]:
 
 def _planned(kernel: str, g: ConvGeometry, grid: tuple[int, int], threads: int, height: int, shared: int, store: str,
              **more: int) -> launch.Plan | None:
-    """shared: bytes beside those of an image."""
+    """shared: bytes in addition to those of an image."""
     line, pw = _line(g)
     shared += height * (2 * line * UNIT + g.c * pw * 4)
     if shared > launch.most_shared():
@@ -46,7 +46,7 @@ def _planned(kernel: str, g: ConvGeometry, grid: tuple[int, int], threads: int, 
 # ---------------------------------------------------------------- y
 @functools.lru_cache(maxsize=1024)
 def _plan(g: ConvGeometry, store: str = FLOAT) -> launch.Plan | None:
-    """The launch, or None where image and filters do not fit shared memory."""
+    """The launch, or None if image and filters do not fit shared memory."""
     units, filters = round_up(g.kh * ((g.kw + 1) // 2), 2), round_up(g.m, FILTERS)
     return _planned("conv2d_few_channels", g, (max(1, min(g.n, launch.multiprocessors())), 1), THREADS,
                     round_up(g.oh, ROWS) + g.kh - 1, filters // FILTERS * units * (FILTERS + 1) * UNIT + filters * 4,
@@ -60,7 +60,7 @@ OUTPUTS_IN_HALF = Outputs(lambda g, dtype, window: _plan(g, HALF), np.dtype(np.u
 # ---------------------------------------------------------------- dw
 @functools.lru_cache(maxsize=1024)
 def _gradient_plan(g: ConvGeometry, store: str = FLOAT) -> launch.Plan | None:
-    """The launch, or None where image and sums do not fit shared memory."""
+    """The launch, or None if image and sums do not fit shared memory."""
     packs = launch.blocks(g.m, FILTERS)
     copied = STAGES * 2 * GRADIENT_THREADS * (4 * AT_ONCE + MEANS) * 4
     sums = FILTERS * (g.c * g.kh * g.kw // 8 * 8 + 12) * 4

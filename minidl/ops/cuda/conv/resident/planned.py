@@ -1,4 +1,4 @@
-"""Convolutions that are one launch, planned from the shape, with what may stand before or behind it fused."""
+"""Convolutions that are one launch, planned from the shape; what comes before or after them may be fused."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Outputs(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """dw of a convolution by a kernel (gy, y, x, parts, struct), whose blocks each leave a part of it, and where the
-    bias's is fused, its part behind that; plan(g, dtype, window): of the fused form, or 0."""
+    """dw of a convolution by a kernel (gy, y, x, parts, struct), whose blocks each leave a part of it and, if the
+    bias's is fused, its part after that; plan(g, dtype, window): the window of the fused form, or 0."""
 
     plan: Callable[[ConvGeometry, np.dtype, int], launch.Plan | None]
 
@@ -88,7 +88,7 @@ def _planned(of: Outputs | Gradients, g: ConvGeometry, dtype: np.dtype, window: 
 
 
 def _on_16_bytes(x: cupy.ndarray) -> cupy.ndarray:
-    """x where kernels may copy it by 16 bytes: a copy where it does not start on a multiple of them."""
+    """x, so that kernels may copy it by 16 bytes: a copy if it does not start on a multiple of 16 bytes."""
     return x.copy() if x.data.ptr % 16 else x
 
 

@@ -1,9 +1,9 @@
-// What the convolutions share whose blocks hold whole padded images: loading these, and what becomes of outputs.
+// Shared by the convolutions whose blocks hold whole padded images: loading the images, and storing the outputs.
 //
 // Sizes is PaddedImages, or a kernel's own struct that has its fields and more.
-// -DTHREADS_PER_BLOCK. -DWIDE=4: images are copied by 4 numbers, which lie all inside them or all in the padding, on
-// multiples of 4. -DALIGNED: rows of the result (dw: of gy) start on multiples of 4 elements. -DFUSED: the activation
-// -DACT is applied to each output; with -DPOOL=2 or 4 windows of that size are also averaged.
+// -DTHREADS_PER_BLOCK. -DWIDE=4: images are copied 4 numbers at a time; these are all inside an image or all in the
+// padding, on multiples of 4. -DALIGNED: rows of the result (dw: of gy) start on multiples of 4 elements. -DFUSED: the
+// activation -DACT is applied to each output; with -DPOOL=2 or 4 windows of that size are also averaged.
 #include "include/common.cuh"
 #include "include/act.cuh"
 
@@ -31,7 +31,7 @@ template <class Sizes> __device__ __forceinline__ void load_images(REAL* to, con
     }
 }
 
-// Four neighbours of a row, of which `count` lie within it; all where rows are ALIGNED.
+// Stores four neighbours; the first `count` are within the row. If rows are ALIGNED, all four are.
 __device__ __forceinline__ void store_four(REAL* to, REAL (&v)[4], int count) {
 #if ALIGNED
     *(Pack<4>*)to = *(Pack<4>*)v;
@@ -60,7 +60,7 @@ __device__ __forceinline__ void store_outputs(REAL (&sum)[TALL][4], REAL bias, S
         store_four(to + i * p.ow, sum[i], p.ow - j0);
     }
 #if POOL
-    static_assert(TALL % POOL == 0 && 4 % POOL == 0, "windows must lie within a thread's outputs");
+    static_assert(TALL % POOL == 0 && 4 % POOL == 0, "windows must be within a thread's outputs");
     REAL* means = pooled + map * (p.oh / POOL) * (p.ow / POOL);
 #pragma unroll
     for (int i = 0; i < TALL; i += POOL)
@@ -79,7 +79,7 @@ __device__ __forceinline__ void store_outputs(REAL (&sum)[TALL][4], REAL bias, S
 #ifdef PRECISION
 #include "include/tensor_cores/mma.cuh"
 
-// Numbers in shared memory become part 0 of themselves; part 1 stands `size`, a multiple of 4, further on.
+// Numbers in shared memory become part 0 of themselves; part 1 is stored `size` numbers, a multiple of 4, further on.
 __device__ __forceinline__ void split(REAL* numbers, int size) {
 #pragma unroll 4
     for (int i = threadIdx.x * 4; i < size; i += THREADS_PER_BLOCK * 4) {

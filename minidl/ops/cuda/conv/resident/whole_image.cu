@@ -3,26 +3,27 @@
 // filters", "giving each thread more work, even at the expense of occupancy") on a machine with room for it.
 //
 // conv2d_whole_image: y, or with -DMIRROR the dx of stride 1, which is the same sum over gy with filters turned round.
-//   A thread owns TH x 4 neighbouring outputs of TM filters: for each row of a filter it loads TH rows of the image
-//   and then multiplies 4*TH*TM times for each tap, on 4*SW*TH + TM loaded numbers. A block walks over groups of
-//   `images` images; filters lie [c][p][q][m], so that a thread's TM weights are neighbours.
+//   A thread owns TH x 4 neighbouring outputs of TM filters: for each row of a filter it loads TH rows of the image and
+//   then multiplies 4*TH*TM times for each tap, on 4*SW*TH + TM loaded numbers. A block walks over groups of `images`
+//   images; filters are stored as [c][p][q][m], so that a thread's TM weights are neighbours.
 // conv2d_whole_image_dw: a thread owns one row of KW taps of TM filters; it walks along output rows, 4 pixels at a
 //   time: 4 gradients of each filter times the 4 + KW - 1 image pixels they meet. Lanes run over (c, p), so the
 //   gradients are broadcast. `shares` teams of threads take the rows in turn; their sums are added in a fixed order.
-//   Rows of gy come in two buffers: while one is multiplied, the next is on its way.
+//   Rows of gy come in two buffers: while one is multiplied, the next is copied.
 //
-// Requires: all of it fits shared memory (the launcher looks). -DKH -DKW -DSH -DSW -DTH -DTM -DTHREADS_PER_BLOCK -DALIGNED:
-// rows of the result (dw: of gy) start on multiples of 4 elements.
+// Requires: all of it fits shared memory (the launcher checks this). -DKH -DKW -DSH -DSW -DTH -DTM -DTHREADS_PER_BLOCK
+// -DALIGNED: rows of the result (dw: of gy) start on multiples of 4 elements.
 //
-// -DFUSED: the forward applies the activation -DACT to each output, and with -DPOOL=2 or 4 also averages windows of that
-// size, which lie within a thread's outputs, into `pooled`. There dw takes the gradient of these averages, and y, what the
-// activation computed; a row has a tap more, of pixels that are 1: its sum in the row of c = p = 0 is the bias's gradient.
+// -DFUSED: the forward applies the activation -DACT to each output, and with -DPOOL=2 or 4 also averages windows of
+// that size, which are within a thread's outputs, into `pooled`. Then dw takes the gradient of these averages, and y,
+// what the activation computed. A row then has one more tap, of pixels that are 1: its sum in the row of c = p = 0 is
+// the bias's gradient.
 #include "conv/resident/resident.cuh"
 
 constexpr int TW = 4;
 constexpr int XW = ((TW - 1) * SW + KW + 3) / 4 * 4;  // image pixels under TW outputs of a filter row, whole fours
-// Filter rows are unrolled, so that the loads of one run beside the products of another, but only to about 1024 products:
-// more do not fit the instruction cache.
+// Filter rows are unrolled, so that the loads of one overlap with the products of another, but only up to about 1024
+// products: more do not fit the instruction cache.
 constexpr int MAX_ROWS = 1024 / (KW * TH * TW * TM), UNROLL = MAX_ROWS < 1 ? 1 : MAX_ROWS < KH ? MAX_ROWS : KH;
 static_assert(TH >= 1 && TM >= 1, "TH and TM are the rows and filters that a thread owns: at least 1 each");
 
@@ -94,9 +95,9 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
 }
 
 #else
-// A block's share of rows i0 .. of the gradients of some images, [image][ms maps][rows][gw]: gw = ow rounded up to fours,
-// ms = m rounded up to TM. Calls visit(element there, whether it is a gradient and not padding, its map among all images'
-// and its row and column) for each V neighbours.
+// A block's share of rows i0 .. of the gradients of some images, [image][ms maps][rows][gw]: gw = ow rounded up to
+// fours, ms = m rounded up to TM. Calls visit(element there, whether it is a gradient and not padding, its map among
+// all images' and its row and column) for each V neighbours.
 constexpr int V = ALIGNED ? 16 / sizeof(REAL) : 1;  // elements that one copy moves
 
 template <class Visit>
@@ -112,7 +113,7 @@ __device__ __forceinline__ void each_gradient(int first, int i0, int gw, const W
     }
 }
 
-// Gradients, or of what they pass through, y; zeros for padding.
+// Loads gradients, or y, through which they pass; zeros for padding.
 __device__ __forceinline__ void load_gradients(REAL* to, const REAL* from, int first, int i0, int gw, const Whole& p) {
     each_gradient(first, i0, gw, p, [&](int i, bool valid, int map, int row, int column) {
         const REAL* source = valid ? from + (map * p.oh + row) * p.ow + column : from;
@@ -121,7 +122,7 @@ __device__ __forceinline__ void load_gradients(REAL* to, const REAL* from, int f
 }
 
 #ifdef FUSED
-// From y to gradients, by the gradients of the averages: each thread where it has copied itself.
+// Turns y into gradients, by the gradients of the averages. Each thread takes the elements that it has copied itself.
 __device__ __forceinline__ void turn_gradients(REAL* y, const REAL* means, int first, int i0, int gw, const Whole& p) {
     constexpr int RUN = V < POOL ? V : POOL;  // neighbours in one window
     each_gradient(first, i0, gw, p, [&](int i, bool valid, int map, int row, int column) {
@@ -138,7 +139,7 @@ constexpr int SUMS = KW + 1;
 constexpr int SUMS = KW;
 #endif
 
-// parts (blocks, m*c*KH*KW, and m more where FUSED)
+// parts (blocks, m*c*KH*KW, and m more if FUSED)
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     conv2d_whole_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Whole p) {
     extern __shared__ __align__(16) unsigned char memory[];

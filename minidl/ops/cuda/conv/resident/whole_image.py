@@ -47,7 +47,7 @@ class Sum(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """What of a Sum the compiler wants to know."""
+    """The fields of a Sum that the compiler needs."""
 
     kh: int
     kw: int
@@ -86,7 +86,7 @@ def _fits_registers(f: Sum | Filter, dtype: np.dtype, th: int, tm: int, threads:
 
 
 def _candidate(s: Sum, dtype: np.dtype, th: int, tm: int, threads: int, images: int) -> launch.Plan | None:
-    """The launch for a tile of th x 4 outputs of tm filters, or None where it does not fit."""
+    """The launch for a tile of th x 4 outputs of tm filters, or None if it does not fit."""
     wide, numbers = _pixels_wide(s.kw, s.sw), _numbers(s, dtype, th, tm)
     if not _fits_registers(s, dtype, th, tm, threads):
         return None
@@ -111,7 +111,7 @@ def _candidate(s: Sum, dtype: np.dtype, th: int, tm: int, threads: int, images: 
 
 @functools.lru_cache(maxsize=1024)
 def _plan(direction: str, g: ConvGeometry, dtype: np.dtype, pool: int = 1) -> launch.Plan | None:
-    """The best launch, or None where none fits; its rows are a multiple of `pool`."""
+    """The best launch, or None if none fits; its rows are a multiple of `pool`."""
     s = _as_sum(direction, g)
     return launch.best(_candidate(s, dtype, *tile) for tile in product(ROWS, FILTERS, THREADS, IMAGES)
                        if tile[0] <= s.oh and tile[0] % pool == 0 and tile[1] <= round_up(s.m, 2))
@@ -128,7 +128,7 @@ def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
 # ---------------------------------------------------------------- dw
 @functools.lru_cache(maxsize=1024)
 def _gradient_plan(g: ConvGeometry, dtype: np.dtype) -> launch.Plan | None:
-    """The best launch, or None where not even one output row fits shared memory."""
+    """The best launch, or None if not even one output row fits shared memory."""
     return launch.best(_gradient_candidate(g, dtype, tm, -(-g.oh // chunks), threads, images)
                        for tm, chunks, threads, images in product(FILTERS, CHUNKS, GRADIENT_THREADS, IMAGES[:3])
                        if tm <= round_up(g.m, 2) and chunks <= g.oh)
@@ -136,7 +136,7 @@ def _gradient_plan(g: ConvGeometry, dtype: np.dtype) -> launch.Plan | None:
 
 def _gradient_candidate(g: ConvGeometry, dtype: np.dtype, tm: int, rows: int, max_threads: int,
                         images: int) -> launch.Plan | None:
-    """The launch for rows of taps of tm filters, over so many output rows at a time, or None where it does not fit."""
+    """The launch for rows of taps of tm filters, over `rows` output rows at a time, or None if it does not fit."""
     wide, size = _pixels_wide(g.kw, g.sw), dtype.itemsize
     team = g.c * g.kh * -(-g.m // tm)
     if tm * g.kw * size > MAX_SUMS // 2 * 4 or team > max_threads or (images > 1 and rows < g.oh):

@@ -1,7 +1,7 @@
 // Convolution of stride 1 with 9/16 of the multiplications: Winograd's F(2,2) on the phases of images, filters and
-// gradients, for filters of even height and width. In one dimension, with x0[k] = x[2k], x1[k] = x[2k+1], x2[k] = x[2k+2],
-// filters h0[a] = w[2a], h1[a] = w[2a+1] and gradients g0[k] = g[2k], g1[k] = g[2k+1], the outputs of even and odd columns
-// and the gradients of even and odd taps are
+// gradients, for filters of even height and width. In one dimension, with x0[k] = x[2k], x1[k] = x[2k+1],
+// x2[k] = x[2k+2], filters h0[a] = w[2a], h1[a] = w[2a+1] and gradients g0[k] = g[2k], g1[k] = g[2k+1], the outputs of
+// even and odd columns and the gradients of even and odd taps are
 //     y0 = h0*x0 + h1*x1 = h0*(x0-x1) + (h0+h1)*x1,    y1 = h0*x1 + h1*x2 = (h0+h1)*x1 + h1*(x2-x1),
 //     dw[2a]   = sum g0[k] x0[k+a] + g1[k] x1[k+a] = sum g0[k] (x0-x1)[k+a] + sum (g0+g1)[k] x1[k+a],
 //     dw[2a+1] = sum g0[k] x1[k+a] + g1[k] x2[k+a] = sum (g0+g1)[k] x1[k+a] + sum g1[k] (x2-x1)[k+a]:
@@ -10,20 +10,21 @@
 //
 // conv2d_winograd: y. A block holds the nine kinds of all filters and of whole padded images in shared memory. A thread
 //   owns TH x TW positions, which are 2*TH x 2*TW outputs, of TM filters; it works through the kinds one after another
-//   and adds the sums of each to the outputs that take it. Filters lie [group of TM][kind][c][p][q][TM], in the order
-//   in which a thread reads them. A block walks over groups of `images` images.
+//   and adds the sums of each to the outputs that take it. Filters are stored as [group of TM][kind][c][p][q][TM], in
+//   the order in which a thread reads them. A block walks over groups of `images` images.
 //
 // conv2d_winograd_dw: a block owns TM*GROUPS maps of some images, one image after the other. It holds the nine kinds of
 //   the whole padded image in shared memory, and the nine kinds of ROWS rows of positions of the gradients in two
 //   buffers. A multiplying thread owns all KH/2 x KW/2 taps of a kind, a channel and TM filters: for 4 neighbouring
-//   positions it multiplies 4*KH*KW/4*TM times for each row. The warps behind those prepare the next rows meanwhile,
+//   positions it multiplies 4*KH*KW/4*TM times for each row. Meanwhile the warps after those prepare the next rows,
 //   from gradients that they fetched one step earlier. An item, which one thread prepares, is 4 neighbouring positions
 //   of a map: 2 rows of 8 columns.
 //
-// Requires: all of it fits shared memory (the launcher looks). -DKH -DKW (even) -DTM and those of resident.cuh. y: -DTH
-// -DTW. -DGRADIENT, dw: -DGROUPS -DROWS; -DFOURS: a row of gradients is so many times 8 columns long; more threads than
-// those that multiply; REAL is float. With -DFUSED gy is the gradient of averages over windows of size -DPOOL=2 or 4, and y
-// what the activation -DACT before the pooling computed; the bias's gradient, the sums of these, follows each part.
+// Requires: all of it fits shared memory (the launcher checks this). -DKH -DKW (even) -DTM and those of resident.cuh.
+// y: -DTH -DTW. -DGRADIENT, dw: -DGROUPS -DROWS; -DFOURS: a row of gradients is FOURS times 8 columns long; more
+// threads than those that multiply; REAL is float. With -DFUSED gy is the gradient of averages over windows of size
+// -DPOOL=2 or 4, and y what the activation -DACT before the pooling computed; the bias's gradient, the sums of these,
+// follows each part.
 #include "conv/resident/resident.cuh"
 
 static_assert(KH % 2 == 0 && KW % 2 == 0, "filters fall into two phases: their height and width are even");
@@ -70,7 +71,7 @@ constexpr int XW = (TW + Q - 2) / TW * TW + TW;  // positions under TW of a row 
 constexpr int MAX_ROWS = 1024 / (Q * TH * TW * TM), UNROLL = MAX_ROWS < 1 ? 1 : MAX_ROWS < P ? MAX_ROWS : P;
 static_assert(TW == 2 || TW == 4, "TW positions are loaded, and 2*TW outputs stored, in packs: 2 or 4");
 
-// All kinds of all filters, [group][kind][c][p][q][TM], zeros beyond filter m; groups lie `size` apart.
+// All kinds of all filters, [group][kind][c][p][q][TM], zeros beyond filter m; groups are `size` numbers apart.
 __device__ __forceinline__ void load_filters(REAL* to, const REAL* w, int groups, int size, int c, int m) {
     int taps = c * P * Q;
     Odometer at(THREADS_PER_BLOCK, taps, TM);  // group, tap, filter of the group
@@ -95,7 +96,8 @@ __device__ __forceinline__ void load_filters(REAL* to, const REAL* w, int groups
     }
 }
 
-// Add the products of one kind at a thread's positions, from `positions` on, over all channels; passes its weights by.
+// Add the products of one kind at a thread's positions, from `positions` on, over all channels; moves `weights` past
+// this kind's.
 __device__ __forceinline__ void convolve(REAL* product, const REAL*& weights, const REAL* positions,
                                          const PaddedImages& p) {
 #pragma unroll 1
@@ -142,7 +144,7 @@ __device__ __forceinline__ void add(REAL* to, const REAL* from) {
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     conv2d_winograd(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled, PaddedImages p) {
 #if POOL
-    static_assert(2 * TH % POOL == 0 && 2 * TW % POOL == 0, "windows must lie within a thread's outputs");
+    static_assert(2 * TH % POOL == 0 && 2 * TW % POOL == 0, "windows must be within a thread's outputs");
 #endif
     extern __shared__ __align__(16) unsigned char memory[];
     int groups = ceil_div(p.m, TM), filters_size = 9 * p.c * P * Q * TM, plane_size = p.ph * p.pw;
@@ -158,8 +160,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
         for (int item = threadIdx.x; item < items; item += THREADS_PER_BLOCK) {
             int tile = item % tiles, group = item / tiles % groups, image = item / (tiles * groups);
             int i0 = tile / across * TH, j0 = tile % across * TW;
-            // Outputs in even and odd rows and columns. Those in odd rows take in what is summed, and pass on what
-            // those in even rows take too. Each kind is summed by itself: long sums round more.
+            // Outputs in even and odd rows and columns. Those in odd rows take in each kind's sums, and pass on those
+            // that even rows need too. Each kind is summed by itself: long sums round more.
             REAL sum[2][2][SUMS] = {};
             const REAL* weights = filters + group * filters_size;
             const REAL* kind = planes + image * p.c * 9 * plane_size + i0 * p.pw + j0;
@@ -180,7 +182,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
 #pragma unroll
                     for (int i = 0; i < SUMS; ++i) sum[1][0][i] = sum[1][1][i] = 0;
             }
-            // Whole rows at once, not resident.cuh's four columns: stored in halves, the report's layer takes 66 us, not 58.
+            // Whole rows at once, not resident.cuh's four columns: stored in halves, the report's layer takes 66 us,
+            // not 58.
 #pragma unroll
             for (int f = 0; f < TM; ++f) {
                 int map = group * TM + f;
@@ -231,7 +234,7 @@ constexpr int A_MAP = ROWS * FOURS;                  // items of one
 constexpr int KIND = A_MAP * PITCH * 4;              // elements of a kind: [four][row][PITCH][4]
 #ifdef FUSED
 constexpr int WINDOWS = 8 / POOL, TOTAL = 1;
-static_assert(POOL == 2 || POOL == 4, "windows lie within an item's 8 columns, and its 2 rows within one: 2 or 4");
+static_assert(POOL == 2 || POOL == 4, "windows are within an item's 8 columns, and its 2 rows within one: 2 or 4");
 #else
 constexpr int WINDOWS = 0, TOTAL = 0;
 #endif
@@ -239,7 +242,7 @@ constexpr int WINDOWS = 0, TOTAL = 0;
 constexpr int SLOT = ((19 + WINDOWS + TOTAL) / 4 | 1) * 4;  // an odd number of fours: neighbours in other banks
 static_assert(sizeof(REAL) == 4, "doubles have neither the registers nor the shared memory");
 
-// parts (blocks, m*c*KH*KW, and m more where FUSED)
+// parts (blocks, m*c*KH*KW, and m more if FUSED)
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     conv2d_winograd_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, PaddedImages p) {
     extern __shared__ __align__(16) unsigned char memory[];

@@ -3,18 +3,18 @@
 Rounding of y. Filters and pixels become sums and differences of up to four before they are multiplied, so for operands
 of random signs a product is about twice as large as in the plain sum, and there are as many: an output is the sum of
 four kinds. Its roundings are less than twice as large, those of the sums before the products add an eps or two of each
-product at random, and both lie within the eight-fold margin of `product_bound` in the tests of CUDA ops.
+product at random, and both are within the eight-fold margin of `product_bound` in the tests of CUDA ops.
 
 But that error is one of the filter times the pixels, not of the very products that an output sums: in one dimension
 y0 = H0*(X0-X1) + (H0+H1)*X1 also meets H0*X1, which cancels. Over many products both are alike. Over few, or at a
-border where most of the window is padding, an output may happen to be small beside what cancels: so outputs of fewer
-than MIN_PRODUCTS products are refused, and windows that hold less than half a filter, or two rows or columns, of the
-image. In 10^8 outputs of normal numbers, emulated, the largest error was 0.89 of that bound. For the same reason an
-infinite pixel or weight makes outputs NaN that would be infinite.
+border where most of the window is padding, an output may happen to be small compared with what cancels. So outputs of
+fewer than MIN_PRODUCTS products are refused, and so are windows that hold less than half a filter, or two rows or
+columns, of the image. In 10^8 outputs of normal numbers, emulated, the largest error was 0.89 of that bound. For the
+same reason an infinite pixel or weight makes outputs NaN that would be infinite.
 
 Rounding of dw. A tap is the sum of four kinds' sums, each of a quarter as many products of sums and differences: for
-operands of random signs these are twice as large, and together their roundings as large as those of the plain sum.
-Where a tap has fewer than MIN_TAP_PRODUCTS they may happen to be small beside what cancels: such cases are refused.
+operands of random signs these are twice as large, and together their roundings as large as those of the plain sum. If a
+tap has fewer than MIN_TAP_PRODUCTS they may happen to be small compared with what cancels: such cases are refused.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ def _constants(dtype: np.dtype, kh: int, kw: int, tile: Tile, threads: int,
 
 @functools.lru_cache(maxsize=1024)
 def _plan(g: ConvGeometry, dtype: np.dtype, pool: int = 1) -> launch.Plan | None:
-    """The best launch, or None where none fits; its rows are a multiple of `pool`."""
+    """The best launch, or None if none fits; its rows are a multiple of `pool`."""
     tiles = [Tile(*positions, tm) for positions, tm in product(POSITIONS, FILTERS)
              if 2 * positions[0] % pool == 0 and tm <= round_up(g.m, 2)]
     return launch.best(_candidate(g, dtype, *choice) for choice in product(tiles, THREADS, IMAGES))
 
 
 def _candidate(g: ConvGeometry, dtype: np.dtype, tile: Tile, threads: int, images: int) -> launch.Plan | None:
-    """The launch for a tile, or None where it does not fit."""
+    """The launch for a tile, or None if it does not fit."""
     th, tw, tm = tile
     if not tile.fits_registers(g.kw, dtype, threads):
         return None
@@ -101,7 +101,8 @@ def _candidate(g: ConvGeometry, dtype: np.dtype, tile: Tile, threads: int, image
 
 
 def _stride(least: int, th: int, tw: int, across: int) -> int:
-    """Elements from a row of a plane to the next: so many that lanes which load packs together meet different banks."""
+    """Elements from a row of a plane to the next, chosen so that lanes which load packs together meet different
+    banks."""
     lanes = np.arange(32 // tw)
     tile = lanes // across * th, lanes % across * tw
 
@@ -117,7 +118,7 @@ OUTPUTS = Outputs(_plan)
 
 # ---------------------------------------------------------------- dw
 def _slot(window: int) -> int:
-    """SLOT in the source: floats of an item; window is 0 where nothing is fused."""
+    """SLOT in the source: floats of an item; window is 0 if nothing is fused."""
     fours = (16 + (8 // window + 1 if window else 0) + 3) // 4
     return 4 * (fours | 1)
 
@@ -130,17 +131,17 @@ def _gradient_constants(kh: int, kw: int, tm: int, groups: int, rows: int, fours
 
 @functools.lru_cache(maxsize=1024)
 def _gradient_plan(g: ConvGeometry, window: int) -> launch.Plan | None:
-    """The best launch, or None where none fits."""
+    """The best launch, or None if none fits."""
     return launch.best(_gradient_candidate(g, window, tm, rows, slices)
                        for tm, rows, slices in product(GRADIENT_FILTERS, ROWS, SLICES) if tm <= g.m and slices <= g.m)
 
 
 def _gradient_candidate(g: ConvGeometry, window: int, tm: int, rows: int, slices: int) -> launch.Plan | None:
-    """The launch for all taps of tm filters per thread, by so many rows of positions at a time, or None."""
+    """The launch for all taps of tm filters per thread, `rows` rows of positions at a time, or None."""
     a, b, groups, fours = g.kh // 2, g.kw // 2, -(-g.m // (slices * tm)), -(-g.ow // 8)
     chunks, wide = -(-g.oh // (2 * rows)), round_up(b + 3, 4)
     workers = round_up(9 * g.c * groups, 32)
-    threads = round_up(workers + 32, 128)                   # as many warps on each scheduler
+    threads = round_up(workers + 32, 128)                   # the same number of warps on each scheduler
     numbers = a * b * tm + (a + rows - 1) * wide + 24
     if threads > MAX_GRADIENT_THREADS or numbers > min(cost.MAX_REGISTERS, cost.REGISTERS // threads):
         return None
@@ -166,8 +167,8 @@ GRADIENTS = Gradients(lambda g, dtype, window: _gradient_plan(g, window))
 
 # ---------------------------------------------------------------- what it cannot do
 def _fewest_met(outputs: int, before: int, taps: int, pixels: int) -> int:
-    """Pixels under the window that meets the fewest, the first one or the last. With outputs and taps the other way
-    round, positions where a tap meets the image, of the tap that has the fewest."""
+    """Pixels under the window that meets the fewest, the first one or the last. With outputs and taps swapped:
+    positions at which a tap meets the image, for the tap that has the fewest."""
     return min(max(0, min(start + taps, pixels) - max(start, 0)) for start in (-before, outputs - 1 - before))
 
 

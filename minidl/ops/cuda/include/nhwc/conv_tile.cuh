@@ -1,5 +1,5 @@
-// How a tile of sums becomes part of y, of its maxima, or of a gradient that follows from it. Requires IMAGE, FILTERS, TALL,
-// WIDE_Y and AFTER, as nhwc/conv/conv.cu has them.
+// How a tile of sums becomes part of y, of its maxima, or of a gradient that follows from it. Requires IMAGE, FILTERS,
+// TALL, WIDE_Y and AFTER, as nhwc/conv/conv.cu has them.
 #include "include/act.cuh"
 
 #ifndef AFTER
@@ -50,7 +50,7 @@ __device__ __forceinline__ void read_biases(float (&bias)[NEIGHBOURS], const flo
     for (int e = 0; e < NEIGHBOURS; ++e) bias[e] = b && filter + e < filters ? b[filter + e] : 0.0f;
 }
 
-// A lane's sums as y, from a filter on. at: where its pixels lie in y, or -1.
+// Writes a lane's sums to y, from a filter on. at: where its pixels are in y, or -1.
 __device__ __forceinline__ void store_tile(const float (&sums)[TALL][PAIRS], IMAGE* y, const float* b, const ConvNhwc& g,
                                            const int (&at)[2 * TALL], int filter) {
     const int within = threadIdx.x % 4;
@@ -89,10 +89,10 @@ struct alignas(HALF) Winners {
     unsigned char v[HALF];
 };
 
-// A lane's sums as the maxima of y over windows of 2x2, and which element of each won: the first of the largest, or the
-// last NaN, as in nhwc/pool.cu, but before y is rounded. Squares are eight rows of an image high: a lane's t-th and next
-// pixel, t even, are one column of a window, and the other column is the lane's that is 4 away. Each of the two lanes
-// finds the maxima of half of their filters. Requires WIDE_Y. at: where the windows lie, or -1.
+// Writes the maxima of y over windows of 2x2, from a lane's sums, and which element of each won: the first of the
+// largest, or the last NaN, as in nhwc/pool.cu, but before y is rounded. Squares are eight rows of an image high. A
+// lane's t-th and next pixel, t even, are one column of a window; the lane that is 4 away has the other column. Each of
+// the two lanes finds the maxima of half of their filters. Requires WIDE_Y. at: where the windows are, or -1.
 __device__ __forceinline__ void store_maxima(const float (&sums)[TALL][PAIRS], IMAGE* maxima, unsigned char* winners,
                                              const float* b, const ConvNhwc& g, const int (&at)[TALL], int filter) {
     const int within = threadIdx.x % 4, right = threadIdx.x / 4 % 2, own = right * HALF;
@@ -143,8 +143,8 @@ __device__ __forceinline__ void store_maxima(const float (&sums)[TALL][PAIRS], I
 #endif
 
 #if GRADIENT
-// Filters are gone through in steps, of four lanes' neighbours; a slab of an image like y has two, or all where that is
-// fewer.
+// Filters are processed in steps of four lanes' neighbours. A slab of an image like y has two steps, or all if there
+// are fewer.
 constexpr int AT_A_STEP = 4 * NEIGHBOURS, STEPS = FILTERS / AT_A_STEP, STEPS_BESIDE = STEPS < 2 ? STEPS : 2;
 
 __device__ __forceinline__ float widened(float x) { return x; }
@@ -155,7 +155,7 @@ __device__ __forceinline__ Neighbours in_slab(const unsigned char* slab, int pix
     return *(const Neighbours*)(slab + swizzled(pixel * 128 + step % STEPS_BESIDE * 64 + threadIdx.x % 4 * 16));
 }
 
-// The sums, from a step on, plus a slab of another image. pixel: which of the patch a lane's are.
+// Adds a slab of another image to the sums, from a step on. pixel: which pixels of the patch are the lane's.
 __device__ __forceinline__ void add_slab(float (&sums)[TALL][PAIRS], const unsigned char* slab,
                                          const int (&pixel)[2 * TALL], int first) {
 #pragma unroll
@@ -175,8 +175,8 @@ __device__ __forceinline__ int own_neighbour() {
     return NEIGHBOURS == 8 ? high * 4 + middle * 2 + low : high * 2 + middle;
 }
 
-// The sum over the eight lanes of a warp that hold the same filters, of one of these; each lane keeps half of what it has
-// and gives the other half away, as long as there are halves.
+// The sum over the eight lanes of a warp that hold the same filters, for one of these. Each lane keeps half of what it
+// has and gives the other half away, as long as there are halves.
 __device__ __forceinline__ float total_of_lanes(float (&v)[NEIGHBOURS]) {
     int half = NEIGHBOURS / 2;
 #pragma unroll
@@ -192,9 +192,9 @@ __device__ __forceinline__ float total_of_lanes(float (&v)[NEIGHBOURS]) {
     return v[0];
 }
 
-// A lane's sums, from a step on, become gradients by what an activation was given; they were by what it computed, which the
-// slab holds (or what it was given: ACT_GRAD). totals: of all pixels until now, a filter for each step. at: where a lane's
-// pixels lie in gz, or -1. Requires WIDE_Y.
+// Turns a lane's sums, from a step on, into gradients with respect to an activation's input; they were with respect to
+// its result, which the slab holds (or the input: ACT_GRAD). totals: of all pixels until now, a filter for each step.
+// at: where a lane's pixels are in gz, or -1. Requires WIDE_Y.
 __device__ __forceinline__ void store_gradient(float (&sums)[TALL][PAIRS], IMAGE* gz, float (&totals)[STEPS],
                                                const unsigned char* slab, const int (&pixel)[2 * TALL],
                                                const ConvNhwc& g, const int (&at)[2 * TALL], int filter, int first) {
@@ -223,7 +223,7 @@ __device__ __forceinline__ void store_gradient(float (&sums)[TALL][PAIRS], IMAGE
     }
 }
 
-// totals of products: of those gradients, and the slab's numbers less their filter's mean.
+// totals of products: of those gradients, and the slab's numbers minus their filter's mean.
 __device__ __forceinline__ void add_products(const float (&sums)[TALL][PAIRS], float (&totals)[STEPS],
                                              const unsigned char* slab, const int (&pixel)[2 * TALL], const float* mean,
                                              const ConvNhwc& g, int filter, int first) {

@@ -1,7 +1,7 @@
 // Images in NHWC: runs of WIDE neighbouring channels of one pixel, read and written at once and computed in float32.
 //
 // STORE is float, or unsigned short for bfloat16; WIDE is 1, or as many as 16 bytes hold. Pointers to runs of more than
-// one lie on a multiple of their size: WIDE divides the channels.
+// one are multiples of the run's size: WIDE divides the channels.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 #include "include/act.cuh"
@@ -20,8 +20,8 @@ struct Run {
     float v[WIDE];
 };
 
-// How a block of pixels is walked, where each thread keeps to a run of channels: `lanes` runs side by side, and `chunk`
-// rows, each a pixel, to a block along x; blocks along y take further channels.
+// How a block of pixels is walked if each thread keeps to a run of channels. Along x a block has `lanes` runs next to
+// each other and `chunk` rows, each a pixel; blocks along y take further channels.
 struct PixelRuns {
     int rows, channels, lanes, chunk;
 };
@@ -68,7 +68,7 @@ __device__ __forceinline__ void store(unsigned short* at, const Run& run) {
 }
 #endif
 
-// The gradient that comes to an element: gy, and where two have read what the activation computed, also `other`.
+// The gradient that comes to an element: gy, plus `other` if two have read what the activation computed.
 __device__ __forceinline__ Run summed(const STORE* gy, const STORE* other, int at) {
     Run run = load(gy + at);
     if (other) {
@@ -79,8 +79,8 @@ __device__ __forceinline__ Run summed(const STORE* gy, const STORE* other, int a
     return run;
 }
 
-// This thread's run of channels, and the rows that it walks: from `row` to before `end`, `step` apart. None where the
-// block has more threads than its rows have runs, or the image no such channels.
+// This thread's run of channels, and the rows that it walks: from `row` to before `end`, `step` apart. None if the
+// thread is left over because `lanes` does not divide the block, or if the image has no such channels.
 struct Walk {
     int channel, row, end, step;
 
@@ -93,8 +93,8 @@ struct Walk {
     }
 };
 
-// parts[blockIdx.x][s][channel] = the sums of a block's rows, in an order that sizes alone decide. each(at, sum) adds the
-// run at element `at` of the image to sum[s]; AT_ONCE runs are read before they are needed.
+// parts[blockIdx.x][s][channel] = the sums of a block's rows, in an order that sizes alone decide. each(at, sum) adds
+// the run at element `at` of the image to sum[s]; AT_ONCE runs are read before they are needed.
 template <int SUMS, int AT_ONCE = 4, class Each>
 __device__ __forceinline__ void add_up(const Each& each, float* parts, const PixelRuns& g) {
     constexpr int ROWS = AT_ONCE;                                        // nvcc unrolls by no template parameter

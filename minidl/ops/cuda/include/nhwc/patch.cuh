@@ -1,12 +1,13 @@
 // Patches of images in NHWC that the hardware copies, and the buffers of shared memory that take them in turn.
 
-// A pixel, from some other one on.
+// A pixel, as an offset from another one.
 struct Place {
     int n, h, w;
 };
 
-// A patch: images, rows and columns of y, which meet `lines` by `line` pixels of each image; its bytes, up to a multiple
-// of 1,024; how many patches hold an image's rows and columns; and whether squares are eight rows or eight images high.
+// A patch: images, rows and columns of y, which meet `lines` by `line` pixels of each image; its bytes, rounded up to a
+// multiple of 1,024; how many patches hold an image's rows and columns; and whether squares are eight rows or eight
+// images high.
 struct Patch {
     int n, h, w, lines, line, bytes, high, wide, images;
 };
@@ -40,7 +41,7 @@ struct Tile {
         n = image * patch.n;
     }
 
-    // As many patches further as `by`, itself a patch's place, is from the first one.
+    // Goes on by as many patches as `by`, itself a patch's place, is after the first one.
     __device__ __forceinline__ void skip(const Tile& by) {
         w += by.w;
         h += by.h;
@@ -59,7 +60,7 @@ struct Tile {
     __device__ __forceinline__ int first_row() const { return imin(g.kh - 1, imax(0, g.top - h - patch.h + 1)); }
     __device__ __forceinline__ int last_row() const { return imax(first_row() + 1, imin(g.kh, g.h - h + g.top)); }
 
-    // Which pixel of y lies there, or -1.
+    // Which pixel of y is there, or -1.
     __device__ __forceinline__ int index(const Place& at) const {
         const int image = n + at.n, row = h + at.h, column = w + at.w;
         return image < g.n && row < g.oh && column < g.ow ? (image * g.oh + row) * g.ow + column : -1;
@@ -72,7 +73,7 @@ struct Tile {
     }
 };
 
-// The next of SIZE buffers, and in which phase of their barriers.
+// Which of SIZE buffers is next, and the phase of its barriers.
 template <int SIZE> struct Ring {
     int at = 0, parity = 0;
 

@@ -1,8 +1,9 @@
 // One product of tensor cores (PTX mma.sync), and operands rounded for it.
 //
-// A warp adds A (16 x 8, of BF16 16 x 16) times B (8 x 8, 16 x 8) to C (16 x 8). With group = lane / 4 and within =
-// lane % 4 a lane holds, for TF32, of A rows group and group + 8 of column within, then both of column within + 4; of B
-// rows within and within + 4 of column group; of C columns 2 within and 2 within + 1 of row group, then of group + 8.
+// A warp adds A (16 x 8, in BF16 16 x 16) times B (8 x 8, in BF16 16 x 8) to C (16 x 8). With group = lane / 4 and
+// within = lane % 4, a lane holds for TF32: of A, rows group and group + 8 of column within, then both rows of column
+// within + 4; of B, rows within and within + 4 of column group; of C, columns 2 within and 2 within + 1 of row group,
+// then of group + 8.
 //
 // -DPRECISION: FP32 (no tensor cores), TF32, TF32X3 or BF16. Before compute capability 8.0 nothing is computed.
 #define FP32 0
@@ -21,7 +22,8 @@ __device__ __forceinline__ unsigned tf32(float x) {
     return bits;
 }
 
-// A number as tensor cores take it. With TF32X3 it is split: part 0 is it rounded to tf32, part 1 what that has lost.
+// A number as tensor cores take it. With TF32X3 it is split: part 0 is rounded to tf32, part 1 is what the rounding
+// lost.
 constexpr int PARTS = PRECISION == TF32X3 ? 2 : 1;
 
 __device__ __forceinline__ unsigned lost_of(float x, unsigned rounded) { return tf32(x - __uint_as_float(rounded)); }
@@ -47,7 +49,7 @@ __device__ __forceinline__ void mma(float* c, const unsigned* a, const unsigned*
 #endif
 }
 
-// c += a b: with TF32X3 all of (ah + al)(bh + bl) but al bl, the small terms first.
+// c += a b: with TF32X3 all of (ah + al)(bh + bl) except al bl, the small terms first.
 __device__ __forceinline__ void products(float* c, const unsigned (&a)[PARTS][4], const unsigned (&b)[PARTS][2]) {
     if (PARTS == 2) {
         mma(c, a[PARTS - 1], b[0]);

@@ -1,13 +1,13 @@
-// Copies of whole boxes of an array into shared memory and back, done by the hardware (TMA: PTX cp.async.bulk.tensor, of
-// compute capability 9.0), and the barriers in shared memory (mbarrier) that tell when they have arrived. One thread starts
-// a copy. A box's rows have 128 bytes, and lie as wgmma_smem.cuh reads them, unless the map says otherwise.
+// Copies of whole boxes of an array into shared memory and back, done by the hardware (TMA: PTX cp.async.bulk.tensor,
+// of compute capability 9.0), and the barriers in shared memory (mbarrier) that tell when they have arrived. One thread
+// starts a copy. A box's rows have 128 bytes and the layout that wgmma_smem.cuh reads, unless the map says otherwise.
 //
-// A barrier's phase ends when as many have arrived as it was started for, and the bytes that it was told to expect. It
-// is awaited by the phase's parity: 0, 1, 0, ...; before the first phase has ended parity 1 counts as over.
+// A barrier's phase ends when it has as many arrivals as it was started for, and the bytes that it was told to expect.
+// Threads wait for a phase by its parity: 0, 1, 0, ...; before the first phase has ended, parity 1 counts as over.
 //
 // Requires wgmma.cuh. -DSM_90A, and compiled for it; elsewhere nothing is done.
 
-// How an array lies in memory, and what a box of it is, as the driver encodes it.
+// The memory layout of an array, and of a box of it, as the driver encodes them.
 struct alignas(64) TensorMap {
     unsigned long long words[16];
 };
@@ -20,7 +20,8 @@ __device__ __forceinline__ void start_barrier(Barrier* barrier, int arrivals) {
     ON_SM_90A("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
-// Of a ring of stages: each is full when one thread's copies have come, and empty when all warps that read it are done.
+// For a ring of stages: each is full when one thread's copies have come, and empty when all warps that read it are
+// done.
 __device__ __forceinline__ void start_barriers(Barrier* full, Barrier* empty, int stages, int warps) {
     for (int i = 0; i < stages; ++i) {
         start_barrier(full + i, 1);
@@ -28,10 +29,10 @@ __device__ __forceinline__ void start_barriers(Barrier* full, Barrier* empty, in
     }
 }
 
-// What start_barrier wrote is seen by copies, once the block has met.
+// Copies see what start_barrier wrote, once the block has synchronized.
 __device__ __forceinline__ void publish_barriers() { ON_SM_90A("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-// Arrive, and expect so many bytes more in this phase.
+// Arrive, and expect `bytes` bytes more in this phase.
 __device__ __forceinline__ void expect_bytes(Barrier* barrier, int bytes) {
     ON_SM_90A("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
               : "memory");
@@ -49,7 +50,7 @@ __device__ __forceinline__ void await(Barrier* barrier, int parity) {
     } while (!over);
 }
 
-// From (row, column) of a matrix on.
+// A box of a matrix, from (row, column) on.
 __device__ __forceinline__ void copy_rows(void* to, const TensorMap* map, Barrier* barrier, int column, int row) {
     ON_SM_90A("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
               "[%0], [%1, {%3, %4}], [%2];" ::"r"(shared_address(to)), "l"(map), "r"(shared_address(barrier)),
@@ -57,7 +58,7 @@ __device__ __forceinline__ void copy_rows(void* to, const TensorMap* map, Barrie
               : "memory");
 }
 
-// Of images in NHWC, from (image n, row h, column w, channel c) on, which may lie outside: there is zero.
+// A box of images in NHWC, from (image n, row h, column w, channel c) on. Outside of the images it is zero.
 __device__ __forceinline__ void copy_pixels(void* to, const TensorMap* map, Barrier* barrier, int c, int w, int h,
                                             int n) {
     ON_SM_90A("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -66,7 +67,7 @@ __device__ __forceinline__ void copy_pixels(void* to, const TensorMap* map, Barr
               : "memory");
 }
 
-// What is written so leaves the second-level cache before all else, where `first` says so.
+// If `first`, what is written with this policy leaves the second-level cache before all else.
 __device__ __forceinline__ unsigned long long eviction(bool first) {
     unsigned long long policy = 0;
     if (first)
@@ -76,8 +77,9 @@ __device__ __forceinline__ unsigned long long eviction(bool first) {
     return policy;
 }
 
-// The other way round: what lies outside of the images is left out. What was written to shared memory must be published
-// (wgmma.cuh) before the block, or those who wrote it, meet the thread that calls this. policy: see eviction.
+// The reverse of copy_pixels: what is outside of the images is left out. What was written to shared memory must be
+// published (wgmma.cuh) before the block, or the threads that wrote it, meet the thread that calls this. policy: see
+// eviction.
 __device__ __forceinline__ void store_pixels(const TensorMap* map, const void* from, int c, int w, int h, int n,
                                              unsigned long long policy) {
     ON_SM_90A("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group.L2::cache_hint "
@@ -88,7 +90,7 @@ __device__ __forceinline__ void store_pixels(const TensorMap* map, const void* f
 
 __device__ __forceinline__ void end_stores() { ON_SM_90A("cp.async.bulk.commit_group;" ::: "memory"); }
 
-// Until shared memory of all that this thread has stored so can be written again.
+// Waits until shared memory that this thread has stored from can be written again.
 __device__ __forceinline__ void await_stores() { ON_SM_90A("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 // The registers of each thread of this group of four warps.

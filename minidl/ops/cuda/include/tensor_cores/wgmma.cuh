@@ -1,6 +1,6 @@
-// Products of tensor cores of compute capability 9.0 alone (PTX wgmma), and what goes with them: four warps, a group,
-// add A (64 x 8, tf32, 16 rows per warp) times B (8 x COLUMNS) to C, asynchronously: registers and shared memory that
-// products read must stay as they are until these have been awaited.
+// Products of tensor cores of compute capability 9.0 only (PTX wgmma), and what goes with them. Four warps, a group,
+// add A (64 x 8, tf32, 16 rows per warp) times B (8 x COLUMNS) to C, asynchronously. Registers and shared memory that
+// products read must not change until the products have been awaited.
 //
 // -DSM_90A, and compiled for it; elsewhere nothing is computed.
 constexpr int GROUP = 128, COLUMNS = 64;  // threads that multiply together
@@ -11,8 +11,8 @@ constexpr int GROUP = 128, COLUMNS = 64;  // threads that multiply together
 #define ON_SM_90A(...)
 #endif
 
-// B, 8 x 64 numbers that lie in shared memory as [row / 4][column][row % 4], as wgmma takes it: the address, the distance
-// of its halves, and that of 8 columns, each in units of 16 bytes.
+// The descriptor of B for wgmma. B is 8 x 64 numbers, in shared memory as [row / 4][column][row % 4]. It has the
+// address, the distance of B's halves, and that of 8 columns, each in units of 16 bytes.
 __device__ __forceinline__ unsigned long long matrix(const REAL* at) {
     return (unsigned long long)((unsigned)__cvta_generic_to_shared(at) >> 4) | (unsigned long long)COLUMNS << 16 |
            8ull << 32;
@@ -32,7 +32,7 @@ __device__ __forceinline__ unsigned long long matrix(const REAL* at) {
         "+f"(c[i + 7])
 #define THIRTY_TWO(i) EIGHT(i), EIGHT(i + 8), EIGHT(i + 16), EIGHT(i + 24)
 
-// c += a b. A lane holds of its warp's rows of a, and of each 8 columns of c, what it does for mma.
+// c += a b. Of its warp's rows of a, and of each 8 columns of c, a lane holds the same as for mma.
 __device__ __forceinline__ void wgmma(float (&c)[COLUMNS / 2], const unsigned (&a)[4], unsigned long long b) {
     ON_SM_90A("wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 "
               "{" TEN() TEN(1) TEN(2) "%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1;"
@@ -40,7 +40,7 @@ __device__ __forceinline__ void wgmma(float (&c)[COLUMNS / 2], const unsigned (&
               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// Registers that other instructions wrote are there for the products that follow.
+// The products that follow see registers that other instructions wrote.
 __device__ __forceinline__ void begin_products() {
     ON_SM_90A("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -54,12 +54,12 @@ template <int later> __device__ __forceinline__ void await_products() {
     ON_SM_90A("wgmma.wait_group.sync.aligned %0;" ::"n"(later) : "memory");
 }
 
-// What this thread has written to shared memory is there for the products behind the next barrier.
+// The products after the next barrier see what this thread has written to shared memory.
 __device__ __forceinline__ void publish() {
     ON_SM_90A("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Two groups take turns: the one waits for a turn, until the other has given it.
+// Two groups take turns: one waits for its turn until the other has given it.
 __device__ __forceinline__ void await_turn(int number) {
     asm volatile("bar.sync %0, %1;" ::"r"(1 + number), "n"(2 * GROUP) : "memory");
 }

@@ -1,11 +1,12 @@
-// Products of tensor cores of compute capability 9.0 alone (PTX wgmma) whose A lies in registers, as it does for mma: 64
-// rows, 16 of each warp, and 8 numbers of tf32 or 16 of bf16 each. B, 16, 32, 64 or 128 columns, lies in shared memory
-// in blocks of 8 columns by 16 bytes, each in 128 bytes without gaps: [column % 8][numbers of a column], or with
-// `transposed`, for bf16 alone, [row % 8][numbers of a row].
+// Products of tensor cores of compute capability 9.0 only (PTX wgmma) with A in registers, as for mma: 64 rows, 16 of
+// each warp, and 8 numbers of tf32 or 16 of bf16 each. B has 16, 32, 64 or 128 columns. It is in shared memory in
+// blocks of 8 columns by 16 bytes, each in 128 bytes without gaps: [column % 8][numbers of a column], or with
+// `transposed`, for bf16 only, [row % 8][numbers of a row].
 //
 // -DPRECISION (mma.cuh); requires wgmma.cuh. -DSM_90A, and compiled for it; elsewhere nothing is computed.
 
-// B at an address: distances, in bytes, of blocks along rows (which are summed over) and along columns.
+// The descriptor of B at an address, with the distances, in bytes, of blocks along rows (which are summed over) and
+// columns.
 __device__ __forceinline__ unsigned long long blocks_of(const void* at, int along_rows, int along_columns) {
     return (unsigned long long)((unsigned)__cvta_generic_to_shared(at) >> 4) |
            (unsigned long long)(along_rows >> 4) << 16 | (unsigned long long)(along_columns >> 4) << 32;

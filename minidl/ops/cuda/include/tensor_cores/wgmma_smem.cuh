@@ -1,24 +1,26 @@
-// Products of tensor cores whose both factors lie in shared memory: a group of four warps adds A (64 rows) times B (8,
-// 32, 64, 128, 192 or 256 columns), 8 numbers of tf32 or 16 of bf16 deep, to registers. A lane holds of its warp's 16 rows,
-// and of each 8 columns, what it does for mma.
+// Products of tensor cores with both factors in shared memory: a group of four warps adds A (64 rows) times B (8, 32,
+// 64, 128, 192 or 256 columns), 8 numbers of tf32 or 16 of bf16 deep, to registers. Of its warp's 16 rows, and of each
+// 8 columns, a lane holds the same as for mma.
 //
-// Shared memory is swizzled: a row has 128 bytes, rows follow each other, eight of them start on a multiple of 1,024
-// bytes, and the 16 bytes at `offset` lie at swizzled(offset). A row holds what is summed over, of one row of A or column
-// of B; or with `transposed`, for bf16 and wgmma alone, 64 rows of A or columns of B, of one number of what is summed over.
+// Shared memory is swizzled: a row has 128 bytes, rows follow each other, eight of them start at a multiple of 1,024
+// bytes, and the 16 bytes at `offset` are stored at swizzled(offset). A row holds one row of A or column of B, along
+// what is summed over. With `transposed`, for bf16 and wgmma only, a row holds 64 rows of A or columns of B, at one
+// index of what is summed over.
 //
-// wgmma_both: by PTX wgmma, of compute capability 9.0 alone. -DSM_90A, and compiled for it; elsewhere nothing is computed.
+// wgmma_both: by PTX wgmma, of compute capability 9.0 only. -DSM_90A, and compiled for it; elsewhere nothing is
+// computed.
 // mma_both: by mma, at once.
 //
-// -DPRECISION (mma.cuh); requires wgmma.cuh. Numbers in float32 are cut off to tf32.
+// -DPRECISION (mma.cuh); requires wgmma.cuh. Numbers in float32 are truncated to tf32.
 __device__ __forceinline__ int swizzled(int offset) { return offset ^ (offset >> 3 & 0x70); }
 
-// A factor of a product, the next 32 bytes of its rows from an address on.
+// The descriptor of a factor: the next 32 bytes of its rows, from an address on.
 __device__ __forceinline__ unsigned long long factor(const void* at) {
     return (unsigned long long)((unsigned)__cvta_generic_to_shared(at) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
-// A factor that is transposed: the next 16 rows of shared memory from an address on, and 64 numbers more of each so many
-// bytes further.
+// The descriptor of a transposed factor: the next 16 rows of shared memory from an address on. 64 numbers more of each
+// row are `apart` bytes further.
 __device__ __forceinline__ unsigned long long transposed_factor(const void* at, int apart) {
     return (unsigned long long)((unsigned)__cvta_generic_to_shared(at) >> 4) | (unsigned long long)(apart / 16) << 16 |
            64ull << 32 | 1ull << 62;
@@ -72,7 +74,7 @@ __device__ __forceinline__ void mma_both(float (&c)[SIZE], const unsigned char* 
     const int base = (int)__cvta_generic_to_shared(a) & 0x60;            // of a row's 128 bytes, those that come next
     a -= base;
     b -= base;
-    // Rows 8 apart are swizzled alike
+    // Rows 8 apart are swizzled in the same way
     const int low = swizzled(own * 128 + base + within), high = swizzled(own * 128 + base + 16 + within);
     unsigned left[4];
 #pragma unroll

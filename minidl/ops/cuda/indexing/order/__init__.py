@@ -1,5 +1,5 @@
-"""Lines in order, on CuPy arrays: short ones are sorted in shared memory, long ones by the digits of their keys; of the
-first few of a long line, only those that may be among them."""
+"""Sorting of lines, on CuPy arrays. Short lines are sorted in shared memory, long ones by the digits of their keys. For
+the first few values of a long line, only those that may be among them are sorted."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["argsort"]
 
 FILE, SELECT, RADIX = (f"indexing/order/{name}.cu" for name in ("sort", "select", "radix"))
 MAX_SORTED = 4096                          # elements of a line in shared memory, in at most 40 KiB
-MAX_THREADS = 512                          # of such a line
+MAX_THREADS = 512                          # for such a line
 PLACE_BYTES = 2
-SHARE, MAX_FIRSTS = 7168, 1024             # elements of which a block selects, and how many it does at most
+SHARE, MAX_FIRSTS = 7168, 1024             # elements that a block selects from, and the most that it selects
 DIGIT_BITS, DIGITS, ROWS, TILE_BYTES = 8, 256, 512, 48 * 512     # as in radix.cu
 READY, RISING, FALLING, PLACES = range(4)             # what keys are made of: Kind in radix.cu
 WORDS: dict[int, tuple[str, type]] = {4: ("unsigned", np.uint32), 8: ("unsigned long long", np.uint64)}      # by bytes
@@ -37,7 +37,7 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 
 @functools.lru_cache(maxsize=4096)
 def _start(dtype: np.dtype, lines: int, m: int) -> tuple[Callable[..., None], int, int]:
-    """The launch for lines of m elements, a line's threads, and the power of two that it is filled up to."""
+    """The launch for lines of m elements, the threads of a line, and the power of two that a line is padded to."""
     size = max(2, 1 << (m - 1).bit_length())
     threads = min(size // 2, MAX_THREADS)
     slots = max(1, launch.THREADS // threads)
@@ -71,10 +71,11 @@ def argsort(x: Array, axis: int, descending: Flag = False, first: int | None = N
 
 def by_digits(x: Array, kind: int, lines: int, n: int, inner: int, limit: int = 0, items: Array | None = None,
               order: Array | None = None) -> tuple[Any, Any]:
-    """The keys of x (before,n,inner) in order along its middle axis, and what goes with them, as (lines,n) of unsigned
-    numbers: items like x, or where there are none the places along the line. Only the latter go to `order`, if given.
+    """The keys of x (before,n,inner), sorted along its middle axis, and what is sorted along with them: both (lines,n)
+    of unsigned numbers. The latter are the items, shaped like x, or the places along the line if there are none. If
+    `order` is given, only the places are written, to it.
 
-    x: floating numbers, RISING or FALLING; or PLACES, int64, along an axis of `limit`, from either end.
+    x: floating-point numbers (RISING or FALLING), or indices along an axis of `limit` (PLACES, int64), from either end.
     """
     numbers = kind == PLACES
     sizes = 4 if numbers else x.itemsize, 4 if items is None else items.itemsize

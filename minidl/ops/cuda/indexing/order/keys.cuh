@@ -1,4 +1,4 @@
-// What sorting kernels share: keys, whole numbers that rise as floating ones do, and sums over the threads before one.
+// What sorting kernels share: integer keys in the order of floating-point numbers, and sums over preceding threads.
 //
 // A NaN's key is the largest, and -0's is that of 0.
 __device__ __forceinline__ unsigned key_of(float x) {
@@ -18,7 +18,7 @@ __device__ __forceinline__ unsigned long long key_of(double x) {
     return both.bits >> 63 ? ~both.bits : both.bits | 0x8000000000000000ull;
 }
 
-// The sum of the values of the block's threads before this one. All of its threads, so many warps, call it.
+// The sum of the values of the block's threads before this one. All threads of the block, WARPS warps, must call it.
 template <int WARPS> __device__ __forceinline__ int sum_before(int value) {
     __shared__ int sums[WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -1,16 +1,16 @@
 // A stable sort of long lines, by 8 bits of their keys in each pass: count, number, move.
 //
-// keys (before, n, inner), of which a line is keys[b,:,c]; `kind` says what they are made of: they are KEYs already,
-// floating numbers in rising or falling order (NaN counts as the largest, -0 is 0), or long longs, numbers along an
-// axis of `range`. Each key carries an ITEM with it: that of `items`, which lie as the keys do, or if that is a null
-// pointer its own place along the line. What a pass leaves lies as (lines, n); the places that the last one leaves may
-// go to `order` (before, n, order_inner) instead.
+// A line of keys (before, n, inner) is keys[b,:,c]. `kind` says what they are made from: KEYs already, floating-point
+// numbers in rising or falling order (NaN counts as the largest, -0 is 0), or long longs, indices along an axis of
+// `range`. Each key carries an ITEM with it: that of `items`, which has the shape of keys, or the key's place along the
+// line if `items` is a null pointer. A pass writes (lines, n). The last one may write places to `order`
+// (before, n, order_inner) instead.
 //
-// A block owns a tile of a line, a warp a run of neighbours in it, which it reads 32 at a time: votes say which lanes
-// have the same digit, so that a key's rank among its tile's is known without atomics. count_digits leaves how many of
-// a tile have each digit, number_tiles the sums over the tiles before (a warp owns a digit of a line), and move_items
-// puts a tile in order in shared memory and writes runs of equal digits. Neighbouring blocks own tiles of neighbouring
-// lines. Requires: blocks of 512 threads for count_digits and move_items, as many as tiles of all lines.
+// A block owns a tile of a line. A warp owns a run of neighbours in the tile and reads it 32 at a time. Votes say which
+// lanes have the same digit, so a key's rank in its tile needs no atomics. count_digits counts how many keys of a tile
+// have each digit. number_tiles makes the sums over the tiles before (a warp owns a digit of a line). move_items sorts
+// a tile in shared memory and writes runs of equal digits. Neighbouring blocks own tiles of neighbouring lines.
+// Requires: blocks of 512 threads for count_digits and move_items, one for each tile of all lines.
 #include "include/common.cuh"
 #include "include/wrapped.cuh"
 #include "indexing/order/keys.cuh"
@@ -69,7 +69,7 @@ struct Tile {
             read<Number>(keys, key, [&](Number value) { return p.kind == FALLING ? ~key_of(value) : key_of(value); });
     }
 
-    // counts: how many of each warp's keys have each digit; rank: of each key among those of its warp.
+    // counts: how many of each warp's keys have each digit; rank: of each key among its warp's keys of that digit.
     __device__ __forceinline__ void count(const KEY* key, unsigned short counts[][DIGITS], int* rank) const {
         for (int i = threadIdx.x; i < WARPS * DIGITS; i += ROWS) counts[0][i] = 0;
         __syncthreads();

@@ -1,12 +1,12 @@
-// The places of a line's first k values, in their order: x (before, n, inner), of which a line is x[b,:,c].
+// The places of a line's first k values, in rising order of the places. A line of x (before, n, inner) is x[b,:,c].
 //
-// first_of: places (lines, shares, k) has the places of the k smallest values, or if `falling` of the k largest, of
-// each share of a line; NaN counts as the largest, -0 is 0, and of equal values the first are taken. With `chosen`
-// (lines, m), places in their order, those are all that is looked at; else m is n.
+// first_of: places (lines, shares, k) gets the places of the k smallest values of each share of a line, or of the k
+// largest if `falling`. NaN counts as the largest, -0 is 0, and of equal values the first are taken. If `chosen`
+// (lines, m) is given, places in rising order, only these are looked at; else m is n.
 //
-// A block owns a share, whose keys are in registers, and finds the k-th smallest of them bit by bit: each step counts
-// those below a bound. That takes the same time whatever the values are, and no atomics. Neighbouring blocks own the
-// same share of neighbouring lines. Requires: lines times shares blocks of 256 threads; shares of k to 7168 elements.
+// A block owns a share and has its keys in registers. It finds the k-th smallest key bit by bit: each step counts the
+// keys below a bound, until k are. That takes at most a step per bit, and needs no atomics. Neighbouring blocks own
+// the same share of neighbouring lines. Requires: lines * shares blocks of 256 threads; shares of k to 7168 elements.
 #include "include/common.cuh"
 #include "indexing/order/keys.cuh"
 
@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(256) first_of(const REAL* x, const 
             keys[j] = falling ? ~key : key;
         }
     }
-    Key bound = 0;                         // the largest key below which fewer than k, or just k, lie
+    Key bound = 0;                         // a key with at most k keys below it; the largest such if fewer are
     int below = 0;
     for (int bit = 8 * sizeof(Key) - 1; bit >= 0 && below < k; bit--) {
         const Key next = bound | (Key)1 << bit;

@@ -1,13 +1,13 @@
-// Lines of x in order, in shared memory: x (before, n, inner), of which a line is x[b,:,c].
+// Sorts lines of x in shared memory. A line of x (before, n, inner) is x[b,:,c].
 //
-// A line's elements become keys, whole numbers that rise as they do, and are sorted with their places by Batcher's
-// bitonic network; of equal keys the lower place is the smaller, so that they stay in their order. A line belongs to
-// `threads` threads, and a block owns as many lines as it has that many. `size` is the power of two from the number of
-// keys on, at least 2: what fills it up comes last.
-// argsort: order (before, count, inner) has the places of the first `count` elements in rising order, or if `falling`
-// in falling order; NaN counts as the largest, and -0 is 0. With `chosen` (lines, m), places in their order, those are
-// all that is sorted; else m is n.
-// Requires: m of at most 4096; (bytes of a key + 2) of shared memory for each element of a block's lines, filled up.
+// A line's elements become integer keys in the same order. Batcher's bitonic network sorts the keys with their places.
+// Of equal keys the one with the lower place comes first, so the sort is stable. `threads` threads sort a line, and a
+// block owns blockDim.x / threads lines. `size` is the number of keys rounded up to a power of two, at least 2; the
+// padding comes last.
+// argsort: order (before, count, inner) gets the places of the first `count` elements in rising order, or in falling
+// order if `falling`; NaN counts as the largest, and -0 is 0. If `chosen` (lines, m) is given, places in rising order,
+// only these are sorted; else m is n.
+// Requires: m at most 4096; size * (bytes of a key + 2) of shared memory for each line of a block.
 #include "include/common.cuh"
 #include "indexing/order/keys.cuh"
 
@@ -30,7 +30,7 @@ template <class Key> struct Line {
         places[i] = i;
     }
 
-    // All threads of the block call it.
+    // All threads of the block must call it.
     __device__ __forceinline__ void sort() {
         for (int run = 2; run <= size; run *= 2)
             for (int step = run / 2; step > 0; step /= 2) {

@@ -1,10 +1,10 @@
-// Dropout with the mask that the CPU draws: y = x / (1 - p) where the i-th float32 of Philox(key) is at least p, else 0.
+// Dropout with the mask that the CPU draws: y = x / (1 - p) if the i-th float32 of Philox(key) is at least p, else 0.
 //
 // NumPy's Philox gives blocks j = 0, 1, ... of four 64-bit words. A word is two 32-bit numbers, low half first, and a
 // float32 is the upper 24 bits of one: block j decides elements 8j to 8j + 7. A thread computes one block and keeps 8
 // bits of it; a warp owns 256 elements, which its lanes then handle side by side, each asking the lane that holds the
 // bit: reads and writes are coalesced.
-// keys: where the key lies, or null: then it is key0 and key1.
+// keys: the address of the key, or null: then the key is key0 and key1.
 // Requires: blockDim.x a multiple of 32, and a thread for every 8 elements.
 #include "include/common.cuh"
 #include "include/philox.cuh"

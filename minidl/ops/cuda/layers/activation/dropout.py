@@ -12,8 +12,8 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 
 
 def dropout(x: Array, p: float, key: tuple[int, int] | Array) -> Array:
-    """x / (1 - p) where the i-th float32 of Philox(key), in C order, is at least p; else 0. An array holds the key of
-    a captured graph, (2,) of uint64."""
+    """x / (1 - p) if the i-th float32 of Philox(key), in C order, is at least p; else 0. An array holds the key of a
+    captured graph, (2,) of uint64."""
     y = launch.empty(x.shape, x.dtype)
     run = launch.kernel("layers/activation/dropout.cu", "dropout", launch.real(x.dtype))
     keys = (None, *key) if isinstance(key, tuple) else (key, 0, 0)

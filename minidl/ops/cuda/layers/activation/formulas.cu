@@ -1,12 +1,13 @@
-// Elementwise functions and arithmetic: y = FORMULA(a, b, p, q) of two arrays x and z of one shape, either of which may be a
-// null pointer: then the number p, or q, takes its place. FORMULA, a constant of the compilation, names a function below.
+// Elementwise functions and arithmetic: y = FORMULA(x, z, p, q) of two arrays x and z of one shape, either of which may
+// be a null pointer: then the number p, or q, takes its place. FORMULA, a constant of the compilation, names a function
+// below.
 //
 // -DRESULT: the type of y, REAL or unsigned char. -DWIDE: all arrays begin on multiples of 16 bytes, and elements are
 // read and written as many at a time as 16 bytes of REAL hold.
 //
-// A thread owns the runs THREAD, THREAD + THREADS, ... of `size` elements, and so one each of those behind the last whole
-// run; a block owns nothing. Any grid and block will do, and y may be x or z, since a thread reads a run before it writes
-// it.
+// A thread owns the runs THREAD, THREAD + THREADS, ... of `size` elements, and in the same way, one by one, the
+// elements after the last whole run; a block owns nothing. Any grid and block will do, and y may be x or z, since a
+// thread reads a run before it writes it.
 #include "include/common.cuh"
 
 #ifndef FORMULA
@@ -62,7 +63,7 @@ QUESTION(less_equal, x <= z)
 QUESTION(equal, x == z)
 QUESTION(unequal, x != z)
 
-// Between low and high, where high counts last; NaN is passed on, of x and of a bound.
+// x limited to low and high; high is applied last. NaN of x or of a bound is passed on.
 __device__ __forceinline__ REAL bounded(REAL x, REAL, REAL low, REAL high) {
     const REAL above = x >= low || x != x ? x : low;
     return above <= high || above != above ? above : high;
@@ -71,12 +72,13 @@ __device__ __forceinline__ REAL bounded_grad(REAL gy, REAL x, REAL low, REAL hig
     return x >= low && x <= high ? gy : (REAL)0;
 }
 
-// Of x^p, gy aside: by x, and by p, which is 0 where x is 0 and p is not negative (so that y is 0 or 1).
+// The derivatives of x^p, without gy: by x, and by p; that by p is 0 if x is 0 and p is not negative (y is then 0 or
+// 1).
 OF_TWO(power_derivative, z == (REAL)0 ? z * x : z * pow(x, z - (REAL)1))
 __device__ __forceinline__ REAL power_derivative_p(REAL x, REAL y, REAL, REAL) {
     return x == (REAL)0 && y <= (REAL)1 ? (REAL)0 : y * log(x);
 }
-// gy p x^q, where q is p - 1
+// gy p x^q, with q = p - 1
 __device__ __forceinline__ REAL power_grad(REAL gy, REAL x, REAL p, REAL q) {
     return gy * (p * (q == (REAL)1 ? x : q == (REAL)2 ? x * x : pow(x, q)));
 }

@@ -51,8 +51,8 @@ def _start(name: str, size: int, dtype: np.dtype, wide: bool) -> Callable[..., N
 
 def _formula(name: str, x: cupy.ndarray | None, z: cupy.ndarray | None = None, p: float = 0.0, q: float = 0.0,
              out: cupy.ndarray | None = None) -> Array:
-    """A new array from one or two of one shape and two numbers, or `out`, which may be one of them and lies as they do
-    (`_lies`). In the order in memory that all arrays have, where they have one."""
+    """A new array from one or two of one shape and two numbers, or `out`, which may be one of them and has their order
+    in memory (`_lies`). The result has the order in memory that all arrays have, if they have one."""
     if out is not None and any(a is not None and a.data.ptr != out.data.ptr and np.may_share_memory(a, out)
                                for a in (x, z)):
         out[...] = _formula(name, x, z, p, q)
@@ -85,8 +85,8 @@ def _goes(*values: Array | float) -> bool:
 
 
 def _lies(out: cupy.ndarray | None, *given: Array | float) -> bool:
-    """Whether the kernels can write there: to memory without gaps, in the order in which all arrays lie. CuPy's write
-    what they compute where it belongs."""
+    """Whether the kernels can write to out: it needs memory without gaps, in the order that all arrays have. CuPy's
+    kernels write to any out."""
     if out is None:
         return True
     arrays = [out, *(each for each in given if isinstance(each, cupy.ndarray))]
@@ -94,7 +94,7 @@ def _lies(out: cupy.ndarray | None, *given: Array | float) -> bool:
 
 
 def _lying_as(out: cupy.ndarray, x: Array) -> Array:
-    """x in the order in which out lies, or as it is."""
+    """x in out's order in memory; x itself if it is a number or has out's strides."""
     if not isinstance(x, cupy.ndarray) or x.strides == out.strides:
         return x
     order = sorted(range(out.ndim), key=lambda axis: -out.strides[axis])
@@ -143,7 +143,7 @@ eq, ne = _of_two("equal", shared.eq), _of_two("unequal", shared.ne)
 
 
 def pow(x: Array, p: Array | float, out: Array | None = None) -> Array:
-    """x ** p, of which CuPy computes even a square by logarithms."""
+    """x ** p; CuPy computes even a square by logarithms."""
     if isinstance(p, (int, float)) and p in POWERS and _goes(x) and _lies(out, x):
         return _formula(POWERS[p], x, out=out)
     return np.power(x, p, out=out)
@@ -171,7 +171,7 @@ def clip(x: Array, low: float | None, high: float | None, out: Array | None = No
 
 
 def cast(x: Array, dtype: str) -> Array:
-    """In the order in which x lies in memory, if it has no gaps."""
+    """In the order in memory that x has, if it has no gaps."""
     order = launch.one_order([x])
     if order is None:
         return choice.cast(x, dtype)

@@ -2,9 +2,9 @@
 compute is written out as products.
 
 q (...,L,d), k (...,S,d), v (...,S,d) of float32, on tensor cores in the precisions tf32 and bf16, and by multiply-adds
-in fp32 and 3xtf32; or of uint16, which holds bfloat16; a mask of float32. They are read where they lie, as parts of an
-array that has q, k and v of all heads. Results of four axes lie as (n,L,heads,d), so that the heads' results side by
-side are a view.
+in fp32 and 3xtf32; or of uint16, which holds bfloat16; a mask of float32. They are read in place, as parts of an array
+that has q, k and v of all heads. Results of four axes are stored as (n,L,heads,d), so that the heads' results next to
+each other are a view.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def _constants(width: int, dtype: np.dtype, how: str, masked: bool) -> tuple[lau
 
 
 def _shared(width: int, how: str, own: int) -> int:
-    """Bytes of a block with so many matrices of its own rows, two tiles, the sums and dots of a tile's queries, and,
-    for multiply-adds, weights on their way to another product."""
+    """Bytes of a block with `own` matrices of its own rows, two tiles, the sums and dots of a tile's queries, and, for
+    multiply-adds, weights that go to another product."""
     step, tile = 16 if how == "BF16" else 8, 32 if width > 64 else 64
     words = (own * OWN + 2 * tile) * (launch.blocks(width, step) * 8 + 4) + (2 * tile if own > 1 else 0)
     return 4 * (words + (OWN * (tile + 8) if how == "FP32" else 0))
@@ -53,7 +53,7 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 
 
 def _how(q: Array, k: Array, v: Array, mask: Array | None) -> str | None:
-    """PRECISION of the kernels, or None where they do not compute this."""
+    """PRECISION of the kernels, or None if they do not compute this."""
     if q.dtype not in (FLOAT, BF16):
         return None
     how, width = "BF16" if q.dtype == BF16 else MODES[precision()], q.shape[-1]
@@ -67,7 +67,7 @@ def _how(q: Array, k: Array, v: Array, mask: Array | None) -> str | None:
     return how
 
 
-# ---------------------------------------------------------------- where matrices lie
+# ---------------------------------------------------------------- how matrices are stored
 def _heads(x: Array, lead: Ints) -> cupy.ndarray:
     """(...,rows,columns) as (n,heads,rows,columns)"""
     x = np.broadcast_to(x, (*lead, *x.shape[-2:]))
@@ -75,7 +75,8 @@ def _heads(x: Array, lead: Ints) -> cupy.ndarray:
 
 
 def _rows(x: cupy.ndarray, lead: Ints) -> tuple[Array, Ints]:
-    """The memory of matrices, and how far apart they and their rows lie; a copy if rows do not begin at 16 bytes."""
+    """The memory of matrices, and the strides of the matrices and of their rows; a copy if rows do not begin at
+    multiples of 16 bytes."""
     x = _heads(x, lead)
     apart = [stride for n, stride in zip(x.shape[:-1], x.strides, strict=False) if n > 1]
     if x.strides[-1] != x.itemsize or any(step % ALIGNMENT or step < 0 for step in (x.data.ptr, *apart)):
@@ -102,7 +103,7 @@ def _empty(lead: Ints, rows: int, width: int, dtype: np.dtype) -> tuple[Array, A
 @functools.lru_cache(maxsize=4096)
 def _plan(name: str, count: int, queries: int, keys: int, width: int, dtype: np.dtype, how: str,
           masked: bool) -> launch.Plan:
-    """Of a kernel for so many heads."""
+    """Of a kernel for `count` heads."""
     of_queries, of_keys = (count * launch.blocks(rows, OWN) for rows in (queries, keys))
     file, blocks, threads, shared = {
         "attention": (FILE, of_queries, THREADS_PER_BLOCK, _shared(width, how, 1)),
@@ -141,7 +142,7 @@ def attention_grad(go: Array, q: Array, k: Array, v: Array, mask: Array | None, 
     added, mask_steps = _added(mask, lead, queries, keys)
     heads = launch.by_value("Heads", heads=lead[-1] if lead else 1, queries=queries, keys=keys, causal=int(causal),
                             q=q_steps, k=k_steps, v=v_steps, go=go_steps, mask=mask_steps, scale=scale)
-    # both as the forward kernel has left them; a launch copies what lies otherwise
+    # both in the order in which the forward kernel leaves them; a launch copies what has another order
     o, sums = _heads(o, lead).transpose(0, 2, 1, 3), np.broadcast_to(sums, (*lead, queries))
     dots = launch.empty(sums.shape, FLOAT)
     _plan("attention_dots", *sizes).start(of_go, o, dots, dots.size, heads)

@@ -1,10 +1,10 @@
 // Attention: o = softmax(q k^T * scale + mask) v of each head, and the logarithm of each query's sum of e^score.
 //
 // A block owns 64 queries of a head, a warp 16 of them. The block walks over the keys and values in tiles, in shared
-// memory. A warp keeps a product with a tile's keys in registers; each query's weights are relative to the largest score
-// so far, and what was added up before is made smaller as a larger one comes (Milakov and Gimelshein 2018, Dao et al.
-// 2022). So no scores are stored, and weights are the first factor of the next product as they lie in registers. Scores
-// are to the base 2. A query without any key has the sum infinity, and zeros.
+// memory. A warp keeps a product with a tile's keys in registers; each query's weights are relative to the largest
+// score so far, and what was added up before is made smaller as a larger one comes (Milakov and Gimelshein 2018, Dao et
+// al. 2022). So no scores are stored, and weights are the first factor of the next product as they are in registers.
+// Scores are to the base 2. A query without any key has the sum infinity, and its results are zeros.
 // Requires: blocks of 128 threads, one for each head and each 64 queries; rows that begin at multiples of 16 bytes.
 #include "layers/attention/attention.cuh"
 

@@ -1,15 +1,15 @@
-// What the kernels of attention share: rows of heads in shared memory, and products of them, on tensor cores or, in FP32,
-// by multiply-adds.
+// What the kernels of attention share: rows of heads in shared memory, and products of them, on tensor cores or, in
+// FP32, by multiply-adds.
 //
-// A head's matrix is D numbers wide (a multiple of 8, up to 128). STORE is float, or unsigned short for bfloat16. Rows lie
-// in shared memory as words, each a number of float32 or tf32 or two of bf16 as PRECISION says, with four words between
-// rows: then the 32 words that a warp reads at once, 4 from each of 8 rows or 8 from each of 4, lie in different banks.
-// Where D does not fill the last step of a product, and beyond the last row, there are zeros.
+// A head's matrix is D numbers wide (a multiple of 8, up to 128). STORE is float, or unsigned short for bfloat16. Rows
+// are in shared memory as words, each a number of float32 or tf32 or two of bf16 as PRECISION says, with four words
+// between rows: then the 32 words that a warp reads at once, 4 from each of 8 rows or 8 from each of 4, are in
+// different banks. If D does not fill the last step of a product, the rest is zeros; so are rows beyond the last one.
 //
-// A warp owns 16 rows. What it holds of a product is as in mma.cuh: c[j] are columns 8 j + 2 within and the next, of row
-// group and then of row group + 8, of a lane with group = lane / 4 and within = lane % 4. In FP32 c[j] are four rows, from
-// lane / 8 in steps of 4, of column 8 j + lane % 8: so 4 numbers of 12 rows, at 16 bytes per read, are 128 multiply-adds.
-// Of a result with D columns neighbouring lanes have VECTOR neighbouring columns each.
+// A warp owns 16 rows. What it holds of a product is as in mma.cuh: c[j] are columns 8 j + 2 within and the next, of
+// row group and then of row group + 8, of a lane with group = lane / 4 and within = lane % 4. In FP32 c[j] are four
+// rows, from lane / 8 in steps of 4, of column 8 j + lane % 8: so 4 numbers of 12 rows, at 16 bytes per read, are 128
+// multiply-adds. In a result with D columns, neighbouring lanes have VECTOR neighbouring columns each.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 #include "include/nhwc/transposed.cuh"
@@ -29,16 +29,16 @@ constexpr int PADDED = (D + STEP - 1) / STEP * STEP, WORDS = PADDED / NUMBERS_PE
 constexpr int WARPS_PER_BLOCK = 4, THREADS_PER_BLOCK = 32 * WARPS_PER_BLOCK;
 constexpr int OWN = 16 * WARPS_PER_BLOCK;         // rows of a block
 constexpr int TILE = PADDED > 64 ? 32 : 64;       // rows of what it walks over: registers hold a product with a tile
-constexpr int BLOCKS = PADDED > 32 ? 2 : 3;       // of a multiprocessor, at least: so many registers there are
+constexpr int BLOCKS = PADDED > 32 ? 2 : 3;       // of a multiprocessor, at least: that is how many registers there are
 constexpr bool FMA = PRECISION == FP32;
 constexpr int LANES_PER_ROW = FMA ? 8 : 4, HELD_ROWS = FMA ? 4 : 2;                // of a product; that a lane holds
 constexpr int SCRATCH_PITCH = TILE + 8;           // of weights on their way to another product: 4 rows in different banks
 constexpr int VECTOR = D % 32 == 0 ? 4 : D % 16 == 0 ? 2 : 1;
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 
-// Sizes of attention: matrix (n, h) of a batch with `heads` heads starts q[0] n + q[1] h numbers behind q, and its rows
-// lie q[2] apart; so for k, v and go; and number (i, j) of a head's mask at mask[2] i + mask[3] j. Results are stored as
-// (n,rows,heads,D), and numbers of queries as (n,heads,queries).
+// Sizes of attention: matrix (n, h) of a batch with `heads` heads starts q[0] n + q[1] h numbers after q, and its rows
+// are q[2] apart. The same holds for k, v and go. Number (i, j) of a head's mask is at mask[2] i + mask[3] j. Results
+// are stored as (n,rows,heads,D), and numbers of queries as (n,heads,queries).
 struct Heads {
     int heads, queries, keys, causal;
     int q[3], k[3], v[3], go[3], mask[4];
@@ -47,7 +47,7 @@ struct Heads {
 
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
-// Where number e of c[j] lies in what a warp holds of a product: which of the lane's rows that is, where this one lies,
+// The place of number e of c[j] in what a warp holds of a product: which of the lane's rows that is, where this row is,
 // and the column.
 __device__ __forceinline__ int held(int e) { return FMA ? e : e / 2; }
 __device__ __forceinline__ int held_row(int i) { return threadIdx.x % 32 / LANES_PER_ROW + i * (16 / HELD_ROWS); }
@@ -55,7 +55,7 @@ __device__ __forceinline__ int column_of(int j, int e) {
     return FMA ? j * 8 + threadIdx.x % 8 : j * 8 + threadIdx.x % 4 * 2 + e % 2;
 }
 
-// The largest, or the sum, of a row's numbers of which each of its lanes has one.
+// The largest, or the sum, of a row's numbers; each of its lanes has one.
 __device__ __forceinline__ float over_row(float x, bool largest) {
 #pragma unroll
     for (int step = 1; step < LANES_PER_ROW; step *= 2) {
@@ -65,7 +65,7 @@ __device__ __forceinline__ float over_row(float x, bool largest) {
     return x;
 }
 
-// Rows of a matrix, where they lie and where they go.
+// Rows of a matrix, where they are and where they go.
 struct Rows {
     unsigned* to;
     const STORE* from;
@@ -117,7 +117,7 @@ __device__ __forceinline__ void load_rows(const Rows (&matrices)[MATRICES], int 
     }
 }
 
-// Until all that the block has started to read lies there.
+// Waits until all that the block has started to read is there.
 __device__ __forceinline__ void await_rows() {
     end_copies();
     await_copies<0>();

@@ -1,13 +1,13 @@
-// The gradients of attention by q, k and v of each head, from go, that by its result o.
+// The gradients of attention by q, k and v of each head, from go, the gradient by its result o.
 //
-// Of the scores s nothing was kept but each query's sum: a weight is w = e^(s - sum), and the gradient by its score is
+// Of the scores s only each query's sum was kept: a weight is w = e^(s - sum), and the gradient by its score is
 // gs = w (go v^T - dot), with a query's dot = sum of go * o. Then gv = w^T go, gk = gs^T q * scale, gq = gs k * scale.
 // attention_dots computes the dots, 8 threads for each query.
 //
-// attention_grad has two kinds of blocks. Some own 64 keys of a head, walk over the queries in tiles, and compute gk and
-// gv; others own 64 queries, walk over the keys, and compute gq. Both compute the weights anew from their own rows and a
-// tile, rows of their own by columns of the tile, so that the registers of one product are the first factor of the next.
-// All that is added up has one owner and one order.
+// attention_grad has two kinds of blocks. Some own 64 keys of a head, walk over the queries in tiles, and compute gk
+// and gv; others own 64 queries, walk over the keys, and compute gq. Both compute the weights anew from their own rows
+// and a tile, rows of their own by columns of the tile, so that the registers of one product are the first factor of
+// the next. All that is added up has one owner and one order.
 // Requires: blocks of 128 threads, for each head one for each 64 keys and one for each 64 queries; rows that begin at
 // multiples of 16 bytes.
 #include "layers/attention/attention.cuh"

@@ -26,7 +26,7 @@ MAX_TILED_WORK = 1 << 26                   # if there are no more multiplication
 SLABS_PER_BLOCK, SLABS_PER_FINISH = 3, 4   # what it costs to begin and end a block; to add up splits, a launch more
 MAX_TURNS = 6                              # of the multiprocessors for split tiles, which take memory
 MAX_TINY = 256                             # elements of a matrix that dot products read anew for each result;
-MIN_SIDE, MANY = 8, 1 << 18                # with both of its sides so long, of fewer results: from there on tiles pay
+MIN_SIDE, MANY = 8, 1 << 18                # with no side below MIN_SIDE, of fewer than MANY results: beyond, tiles pay
 MIN_CUBLAS = 1 << 28                       # multiplications from which cuBLAS's better kernel beats its slower call
 
 
@@ -46,7 +46,7 @@ def gemm(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose
 
     transpose_a: a is stored (batch,k,r); transpose_b: b is stored (batch,s,k). A batch of 1 serves all. An out of batch
     1 for several a or b is the sum over the batch, in a fixed order. tiled: one output per thread instead of a register
-    tile; by default where out is small. All arrays in C order.
+    tile; by default if out is small. All arrays in C order.
     """
     depth = a.shape[1] if transpose_a else a.shape[2]
     batches, rows, cols = out.shape
@@ -59,9 +59,9 @@ def gemm(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose
 
 
 def _pays(dtype: np.dtype, multiplications: int) -> bool:
-    """Whether cuBLAS is the faster one, where it computes the same; it cannot be captured in a graph.
+    """Whether cuBLAS computes the same and is faster; it cannot be captured in a graph.
 
-    The number is looked at first: small products are many, and each look costs the host.
+    The number is checked first: small products are many, and each check costs the host time.
     """
     return (multiplications >= MIN_CUBLAS and _mode(dtype, precision()) == "FP32"
             and not launch.is_captured())
@@ -75,7 +75,8 @@ def is_thin(rows: int, cols: int, depth: int) -> bool:
 
 
 def _splits(tiles: int, slabs: int, min_slabs: int) -> int:
-    """Of the depth: those with which all tiles take the least time, in slabs, on two blocks per multiprocessor."""
+    """Splits of the depth: those with which all tiles take the least time, in slabs, with two blocks per
+    multiprocessor."""
     at_a_time = 2 * launch.multiprocessors()
 
     def time(splits: int) -> int:
@@ -88,12 +89,12 @@ def _splits(tiles: int, slabs: int, min_slabs: int) -> int:
 def _plan(sizes: tuple[int, ...], dtype: np.dtype, precision: str, transpose_a: bool, transpose_b: bool,
           tiled: bool | None, fused: tuple[launch.Constant, ...],
           aligned: bool) -> tuple[launch.Plan, launch.Plan | None]:
-    """The product's launch, and where the depth is split, the one which sums the splits' products. Where tiles are few,
-    though the depth be split as often as pays, they are made lower."""
+    """The product's launch, and, if the depth is split, the one which sums the splits' products. If tiles are few even
+    though the depth is split as often as pays, they are made lower."""
     batches, rows, cols, depth, a_batches, b_batches, accumulate, bias_axis = sizes
     how, size = _mode(dtype, precision), batches * rows * cols
     if tiled is None:
-        scale = 1 if how == "FP32" else 8  # tensor cores pay earlier; where they do not, exact products do no harm
+        scale = 1 if how == "FP32" else 8  # tensor cores pay earlier; if they do not, exact products do no harm
         tiled = scale * size <= MAX_TILED and scale * size * depth * max(a_batches, b_batches) <= MAX_TILED_WORK
     sum_batches = max(a_batches, b_batches) if batches == 1 else 1
     bm, bn, bk, min_slabs = (TILE, TILE, DEPTH, 2) if tiled else (rows_per_block(rows), BN, BK, MIN_SLABS_PER_SPLIT)

@@ -1,5 +1,5 @@
-"""The fully connected layer of many rows as what it then is, a convolution of 1x1, whose products the hardware feeds
-(wgmma); of few rows, in fp32, and where it has none, by the kernels of layers/linear."""
+"""The fully connected layer: with many rows as a convolution of 1x1, whose products the hardware feeds (wgmma); with
+few rows, in fp32, and if the hardware has no wgmma, by the kernels of layers/linear."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 // Products of thin or tiny matrices as dot products: out[b, i, k] = sum over j of x[b, i, j] y[b, j, k], plus a bias.
 //
-// Matrices lie in any order of memory, each axis so many elements apart; the batch has up to two axes. A team of `lanes`
-// threads (rows.cuh) owns a run of `chunk` of the depth for -DROWS results of a column, which share y's elements and lie
-// evenly spaced, so that neighbouring threads read and write neighbours. Results of several runs leave parts (results,
-// splits), which dots_finish adds up in an order that sizes alone decide.
-// Requires: blockDim.x 256; lanes a power of two up to 32, or 256; lanes 1 where ROWS > 1; cols 1 where splits > 1.
+// Matrices may have any order in memory: each axis has its stride. The batch has up to two axes. A team of `lanes`
+// threads (rows.cuh) owns a run of `chunk` of the depth for -DROWS results of a column, which share y's elements and
+// are evenly spaced, so that neighbouring threads read and write neighbours. Results of several runs leave parts
+// (results, splits), which dots_finish adds up in an order that sizes alone decide.
+// Requires: blockDim.x 256; lanes a power of two up to 32, or 256; lanes 1 if ROWS > 1; cols 1 if splits > 1.
 #include "include/common.cuh"
 #include "include/rows.cuh"
 
@@ -15,7 +15,7 @@
 constexpr int AT_ONCE = 4 / ROWS;         // steps whose reads of x are under way, of one line or of several
 
 struct Dots {
-    int batches, near, rows, cols, depth;  // of all batches so many are of the near axis
+    int batches, near, rows, cols, depth;  // near: how many of all batches are of the near axis
     int x_far, x_near, x_row, x_depth, y_far, y_near, y_col, y_depth;  // elements from one to the next
     int bias_row, bias_col;
     int lanes, splits, chunk;

@@ -1,4 +1,4 @@
-"""Products of thin or tiny matrices on CUDA, which the tiles of gemm.cu would leave empty: as dot products of lines."""
+"""Products of thin or tiny matrices on CUDA, which leave most of a tile of gemm.cu empty: dot products of lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...reduce.teams import runs, teams_of
 
 FILE, THREADS = "layers/linear/dots.cu", launch.THREADS
 MAX_SPLITS = 1 << 10
-ROWS, MIN_RESULTS = 4, 1 << 18             # results of a thread, where there are so many and sums are short
+ROWS, MIN_RESULTS = 4, 1 << 18             # results of a thread, if there are at least MIN_RESULTS and sums are short
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (FILE, (launch.real(np.dtype(dtype)), ("ROWS", rows))) for dtype in ("float32", "float64") for rows in (1, ROWS)]
@@ -22,9 +22,9 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 @functools.lru_cache(maxsize=4096)
 def _plan(shape: tuple[int, ...], cols: int, x_steps: tuple[int, ...], y_steps: tuple[int, ...],
           dtype: np.dtype, bias_row: bool) -> tuple[launch.Plan, launch.Plan | None, int] | None:
-    """(the product's launch, with splits that a second one adds up where there are several, the lanes of that). None
-    where the batch has more than two axes. shape: (..., rows, depth). bias_row: whether the bias has a value for each
-    row, not for each column. Sizes and steps alone decide."""
+    """(the product's launch, the one that adds up its splits if there are several, the lanes of that). None if the
+    batch has more than two axes. shape: (..., rows, depth). bias_row: whether the bias has a value for each row, not
+    for each column. Sizes and steps alone decide."""
     *lead, rows, depth = shape
     batch = runs(zip(reversed(lead), reversed(x_steps[:-2]), reversed(y_steps[:-2]), strict=True))
     if len(batch) > 2:

@@ -1,4 +1,4 @@
-"""The fully connected layer fused with the activation behind it: what the compiler's rules make."""
+"""The fully connected layer fused with the activation after it: what the compiler's rules make."""
 
 from __future__ import annotations
 

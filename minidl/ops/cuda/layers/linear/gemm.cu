@@ -78,8 +78,8 @@ struct MatrixLoader {
     const Matrices& p;
     int row0, column0, slabs;
 
-    // The i-th copy of this thread into a slab of so many rows (or columns), v at a time: where it goes. Along the depth
-    // k is the same for all i, which saves up to 50 registers.
+    // Where the i-th copy of this thread goes in a slab of `size` rows (or columns), v at a time. Along the depth k is
+    // the same for all i, which saves up to 50 registers.
     static __device__ __forceinline__ void place(int i, bool along_k, int size, int v, int& k, int& r) {
         const int lane = threadIdx.x, e = lane + i * BLOCK, across = size / v;
         k = along_k ? lane % BK : e / across;

@@ -20,7 +20,7 @@ __all__ = ["matmul", "matmul_grad_x", "matmul_grad_y", "matmul_sum"]
 
 
 def plus_times(alpha: float, beta: float) -> tuple[launch.Constant, ...]:
-    """What makes of a product: alpha times it, plus beta times another matrix."""
+    """Constants that make the result alpha times the product, plus beta times another matrix."""
     return ("FUSED", "SUM"), ("ALPHA", repr(alpha)), ("BETA", repr(beta))
 
 

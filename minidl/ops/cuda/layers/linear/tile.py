@@ -1,4 +1,4 @@
-"""What launchers of tile.cuh and mma.cuh in include/ share: tiles, how they multiply, and who cannot."""
+"""What launchers of tile.cuh and mma.cuh in include/ share: tiles, how they multiply, and what cannot be multiplied."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 
 @functools.lru_cache(maxsize=4096)
 def _one_block(n: int, classes: int) -> tuple[int, int] | None:
-    """(threads, lanes a row) for one block to do all rows, at once if it can; None where they are too many."""
+    """(threads, lanes a row) for one block to do all rows, at once if it can; None if they are too many."""
     if n > MOST_THREADS or n * classes > ONE_BLOCK:
         return None
     lanes = min(32, launch.lanes_per_row(classes))

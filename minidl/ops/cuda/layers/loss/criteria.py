@@ -1,4 +1,4 @@
-"""Losses of pairs and of log probabilities on CuPy arrays: a launch, or two where a sum has several blocks."""
+"""Losses of pairs and of log probabilities on CuPy arrays: a launch, or two if a sum has several blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import MOST_THREADS, _wide
 __all__ = ["nll", "nll_grad_x", "pair_loss", "pair_loss_grad_target", "pair_loss_grad_x"]
 
 PAIRS, NLL = "layers/loss/pairs.cu", "layers/loss/nll.cu"
-ELEMENTS_PER_THREAD = 8                    # of a sum; in fewer blocks
+ELEMENTS_PER_THREAD = 8                    # of a sum, which is shared by no more blocks
 MAX_BLOCKS = 1024                          # than a block can add up, a thread each
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
@@ -85,9 +85,9 @@ def nll(log_p: Array, labels: Array, weight: Array | None, reduction: str, smoot
     """(loss, total): -(sum over classes of target * log_p) of each row, reduced; log_p (n,classes), labels (n,), weight
     (classes,).
 
-    A row's target is (1 - s) weight[label] on its label plus s / classes times each class's weight; 0 everywhere where
-    the label is ignored, and NaN where it is not a class. "mean" divides by total, the sum of weight[label]; where that
-    is 0 it is NaN.
+    A row's target is (1 - s) weight[label] on its label plus s / classes times each class's weight; 0 everywhere if the
+    label is ignored, and NaN if it is not a class. "mean" divides by total, the sum of weight[label]; if that is 0, the
+    mean is NaN.
     """
     n, classes = log_p.shape
     real, numbers = launch.real(log_p.dtype), _numbers(classes, reduction, smoothing, ignored)

@@ -6,7 +6,7 @@
 // cross_entropy_all: one block owns everything, sums the losses too and writes the one number, total / divisor.
 // cross_entropy_sum: one block makes that number of losses in memory. cross_entropy_grad_x: a thread owns elements.
 // cross_entropy_with_grad: as cross_entropy_all, and the gradient of that number in the place of log_p.
-// The loss is -keep log_p[label] - smoothing * mean of log_p, where keep = 1 - smoothing. A label that is not a class is
+// The loss is -keep log_p[label] - smoothing * mean of log_p, with keep = 1 - smoothing. A label that is not a class is
 // not read at: its image's loss and gradient are NaN.
 // Requires: blockDim.x a multiple of lanes and of 32; lanes a power of two up to 32, or blockDim.x (rows only).
 #include "include/common.cuh"
@@ -16,7 +16,7 @@ __device__ __forceinline__ bool is_class(long long label, int classes) {
     return (unsigned long long)label < (unsigned)classes;  // a negative label is a very large unsigned one
 }
 
-// log_p of an image, and its loss: true in the row's first lane, and 0 where there is no such image.
+// log_p of an image, and its loss: true in the row's first lane, and 0 if there is no such image.
 __device__ __forceinline__ REAL loss_of(const REAL* x, const long long* labels, REAL* log_p, int row, int n,
                                         int classes, int lane, int lanes, REAL smoothing, REAL keep) {
     bool live = row < n;
@@ -42,7 +42,7 @@ extern "C" __global__ void cross_entropy_rows(const REAL* x, const long long* la
     if (row < n && lane == 0) losses[row] = loss;
 }
 
-// mean: of each image's log_p, or none where there is no smoothing.
+// mean: of each image's log_p, or none if there is no smoothing.
 extern "C" __global__ void cross_entropy_of_log_p(const REAL* log_p, const long long* labels, const REAL* mean,
                                                   REAL* losses, int n, int classes, REAL smoothing, REAL keep) {
     const int row = THREAD;
@@ -79,7 +79,7 @@ __device__ __forceinline__ REAL grad_of(REAL log_p, int k, long long label, int 
     return exp(log_p) - share - target;
 }
 
-// (softmax - target) * gy / divisor; `step` from one image's gy to the next: 0 where all have one.
+// (softmax - target) * gy / divisor; `step` from one image's gy to the next: 0 if all have one.
 extern "C" __global__ void cross_entropy_grad_x(const REAL* gy, const REAL* log_p, const long long* labels, REAL* gx,
                                                 unsigned size, int classes, int step, int divisor, REAL share,
                                                 REAL keep) {

@@ -1,9 +1,9 @@
-// What training reports, summed on the device: sums[0] += loss * n, sums[1] += how many of n images were classified right,
-// sums[2] += 1 while sums[0] is finite: the host, which looks later, knows by it in which step that ended.
+// What training reports, summed on the device: sums[0] += loss * n, sums[1] += how many of n images were classified
+// right, sums[2] += 1 while sums[0] is finite: the host, which looks later, knows by it in which step that ended.
 //
-// x (n, classes) are the logits, loss is the images' mean loss, one number. An image is right where its largest logit,
-// the first of equal ones and NaN above all, is its label's. One block owns everything; a thread owns every
-// blockDim.x-th image. Requires: blockDim.x a multiple of 32.
+// x (n, classes) are the logits, loss is the images' mean loss, one number. An image is right if its largest logit, the
+// first of equal ones and NaN above all, is its label's. One block owns everything; a thread owns every blockDim.x-th
+// image. Requires: blockDim.x a multiple of 32.
 #include "include/common.cuh"
 
 extern "C" __global__ void update_metrics(double* sums, const REAL* loss, const REAL* x, const long long* labels, int n,

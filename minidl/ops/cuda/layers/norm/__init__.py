@@ -1,4 +1,4 @@
-"""Normalisation on CuPy arrays: two launches each way, or one where a team of threads owns a set of values.
+"""Normalisation on CuPy arrays: two launches each way, or one if a team of threads owns a set of values.
 
 An array with gaps is copied once, and not by each launch.
 """
@@ -19,10 +19,10 @@ __all__ = ["batch_norm", "normalize", "normalize_by", "normalize_by_grad", "norm
            "normalize_grad_x"]
 
 FILE, THREADS = "layers/norm/norm.cu", launch.THREADS
-ELEMENTS_PER_THREAD = 16                   # up to which a set's values have more teams,
-MAX_SPLITS, MAX_BLOCKS = 64, 1024          # and so many teams at most; more if there are so few sets
-NEIGHBOURS = 32                            # sets whose values lie beside each other that threads share, at most
-LINE = 16                                  # bytes that a thread reads at once, where a channel's values lie together
+ELEMENTS_PER_THREAD = 16                   # a set's values get more teams until a thread has this many,
+MAX_SPLITS, MAX_BLOCKS = 64, 1024          # and at most MAX_SPLITS teams; more if sets are few (MAX_BLOCKS)
+NEIGHBOURS = 32                            # sets with neighbouring values that threads share, at most
+LINE = 16                                  # bytes that a thread reads at once, if a channel's values are contiguous
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (FILE, (launch.real(dtype), ("WIDE", wide), *fused)) for dtype in launch.C_NAME
@@ -44,7 +44,7 @@ def sizes_of(g: NormGeometry, *arrays: Array | None) -> Sizes:
 
 @functools.lru_cache(maxsize=4096)
 def plan_of(name: str, sizes: Sizes, fused: tuple[launch.Constant, ...] = ()) -> launch.Plan:
-    """Of a kernel of that name, whose sets have as many teams as the plan has splits. The sizes alone decide."""
+    """The plan of a kernel of that name; its sets have as many teams as the plan has splits. The sizes alone decide."""
     outer, sets, inner, g, dtype, aligned = sizes
     size = outer * inner
     wide = LINE // dtype.itemsize if g.across and inner % (LINE // dtype.itemsize) == 0 else 1
@@ -90,7 +90,7 @@ def batch_norm(x: Array, w: Array | None, b: Array | None, running_mean: Array, 
                eps: float, g: NormGeometry) -> tuple[Array, Array, Array]:
     """As normalize; the running values move by `momentum` of their way to the mean and the unbiased variance.
 
-    There is no way where there are no values.
+    If there are no values, they do not move.
     """
     return normalized(x, w, b, (running_mean, running_var), momentum, eps, g)
 
@@ -151,7 +151,8 @@ def added_up(sums: cupy.ndarray) -> cupy.ndarray:
 
 def gradient(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: NormGeometry, gw: Array | None,
              gb: Array | None, sums: Array | None = None) -> Array:
-    """By x. gw, gb: where they are given, they are filled. sums: as norm_products leaves them, if it has."""
+    """The gradient by x. gw, gb: if they are given, they are filled. sums: as norm_products leaves them, if it has
+    run."""
     gy, x, gx = launch.dense(gy), launch.dense(x), launch.empty(x.shape, x.dtype)
     sizes = sizes_of(g, x, gy, gx)
     plan = plan_of("normalize_grad", sizes)

@@ -1,4 +1,4 @@
-"""Normalisation fused with what stands beside it, on CuPy arrays: a residual and an activation, or a convolution."""
+"""Normalisation fused with what is next to it, on CuPy arrays: a residual and an activation, or a convolution."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def batch_norm_act(x: Array, other: Array | None, w: Array | None, b: Array | No
 def normalize_act_grad(gy: Array, other: Array | None, y: Array, x: Array, w: Array | None, mean: Array, rstd: Array,
                        g: NormGeometry, act: str) -> tuple[Array, Array, Array, Array]:
     """(gz, gx, gw, gb): the gradients by z and by x, weight and bias, of y = act(z), z = normalize(x) plus a residual,
-    where gy + other is the gradient by y. gz is the residual's, too. y is z for those of OF_X."""
+    and gy + other is the gradient by y. gz is the residual's, too. y is z for those of OF_X."""
     if not g.across or not (other is None or alike(gy, other)):
         gz = GRADIENTS[act](gy, y) if other is None else add_grad_act(gy, other, y, act)
         return gz, *normalize_grad(gz, x, w, mean, rstd, g)
@@ -48,7 +48,7 @@ def normalize_act_grad(gy: Array, other: Array | None, y: Array, x: Array, w: Ar
 # ---------------------------------------------------------------- in evaluation
 def folded(w: Array, b: Array | None, mean: Array, var: Array, weight: Array | None, bias: Array | None,
             eps: float) -> tuple[Array, Array]:
-    """Filters and bias of a convolution that also does the normalisation behind it."""
+    """Filters and bias of a convolution that also does the normalisation after it."""
     u, v = launch.empty(w.shape, w.dtype), launch.empty(mean.shape, w.dtype)
     launch.kernel(FOLD, "fold_norm", launch.real(w.dtype))(
         (launch.spread(w.size),), (launch.THREADS,), w, b, mean, var, weight, bias, u, v, eps, len(w),

@@ -1,19 +1,23 @@
 // Normalisation: a set of values less its mean, over its deviation, times weight plus bias; and the gradients.
 //
 // One form for three: the array is (outer, sets, inner), and set s is its elements (o, s, i) of all o and i. For batch
-// normalisation these are the images, the channels and the pixels; for layers and groups `outer` is 1 and `inner` a row.
-// Element e has channel e / spread % channels, of which there are as many weights; where channels are the sets (`own`), a
+// normalisation these are the images, the channels and the pixels; for layers and groups `outer` is 1 and `inner` a
+// row.
+// Element e has channel e / spread % channels, and there is one weight per channel; if channels are the sets (`own`), a
 // set has one weight.
-// A team of `lanes` threads owns a run of `chunk` of a set's outer * inner elements. Where inner is 1, so that elements
-// beside each other are other sets', the teams of `near` neighbouring sets share `near * lanes` threads, in turns: then
-// neighbours read neighbours. Where a set has several teams, moments or sums are left in parts of (splits, sets) by one
-// launch, and each team of the next adds up those of its set again, in an order that sizes alone decide: two launches
-// each way, and one where a team owns a whole set.
-// Sums are of differences: from the first element at hand for the mean, from the mean for the variance, so float32 keeps
-// the variance of values that differ by little. A team's elements are read anew for each sum: they lie in a cache then.
-// -DWIDE: a thread takes so many neighbours at once: `own`, inner and chunk multiples of it, arrays at multiples of 16 bytes.
-// -DFUSED: `normalize` adds `other`, where it is given, and applies the activation -DACT.
-// Requires: blockDim.x 256; lanes and near powers of two, near up to 32; near * lanes up to 32, or 256; chunk at least 1.
+// A team of `lanes` threads owns a run of `chunk` of a set's outer * inner elements. If inner is 1, neighbouring
+// elements belong to different sets. Then the teams of `near` neighbouring sets share `near * lanes` threads, in turns,
+// so that neighbours read neighbours. If a set has several teams, one launch leaves moments or sums in parts of
+// (splits, sets), and each team of the next launch adds up those of its set again, in an order that sizes alone decide:
+// two launches each way, and one if a team owns a whole set.
+// Sums are of differences: from the first of the values for the mean, from the mean for the variance. So float32 keeps
+// the variance of values that differ by little. A team's elements are read again for each sum: they are in a cache
+// then.
+// -DWIDE: a thread takes WIDE neighbours at once: `own`, inner and chunk multiples of WIDE, arrays at multiples of 16
+// bytes.
+// -DFUSED: `normalize` adds `other`, if it is given, and applies the activation -DACT.
+// Requires: blockDim.x 256; lanes and near powers of two, near up to 32; near * lanes up to 32, or 256; chunk at least
+// 1.
 #include "include/common.cuh"
 #include "include/meet.cuh"
 #include "include/act.cuh"
@@ -85,7 +89,7 @@ struct Team {
 
     __device__ __forceinline__ void leave(REAL* sums, REAL sum, REAL product) const {
         if (!splits() || lane) return;
-        sums[2 * split * g.sets + set] = product;  // as gradients of weight and bias stand
+        sums[2 * split * g.sets + set] = product;  // as the gradients of weight and bias are stored
         sums[(2 * split + 1) * g.sets + set] = sum;
     }
 
@@ -153,8 +157,8 @@ extern "C" __global__ void norm_moments(const REAL* __restrict__ x, REAL* __rest
     }
 }
 
-// y, and each set's mean and rstd = 1 / sqrt(variance + eps). parts: as norm_moments leaves them, or none where a team
-// owns a set. The running values, where they are given, move by `momentum` of their way.
+// y, and each set's mean and rstd = 1 / sqrt(variance + eps). parts: as norm_moments leaves them, or none if a team
+// owns a set. The running values, if they are given, move by `momentum` of their way.
 extern "C" __global__ void normalize(const REAL* __restrict__ x, const REAL* __restrict__ other, const REAL* w,
                                      const REAL* b, const REAL* parts, REAL* __restrict__ y, REAL* means, REAL* rstds,
                                      REAL* running_mean, REAL* running_var, REAL momentum, REAL eps, Norm g) {
@@ -212,7 +216,7 @@ extern "C" __global__ void normalize_by(const REAL* __restrict__ x, const REAL* 
     }
 }
 
-// gx = gy * rstd * w by moments that are known; and where sums (splits, 2, sets) are asked for, those of gy * z and of gy
+// gx = gy * rstd * w by moments that are known; and, if sums (splits, 2, sets) is given, the sums of gy * z and of gy
 // over each team's elements, with z = (x - mean) * rstd.
 extern "C" __global__ void normalize_by_grad(const REAL* __restrict__ gy, const REAL* __restrict__ x, const REAL* mean,
                                              const REAL* var, const REAL* w, REAL* __restrict__ gx, REAL* sums,
@@ -237,7 +241,7 @@ extern "C" __global__ void normalize_by_grad(const REAL* __restrict__ gy, const 
     t.leave(sums, sum, product);
 }
 
-// Of a team's elements: gz = gy * w, where w is given, and z = (x - mean) * rstd by set number `set`.
+// Of a team's elements: gz = gy * w, if w is given, and z = (x - mean) * rstd by set number `set`.
 __device__ __forceinline__ void at_element(const Team& t, const REAL* __restrict__ gy, const REAL* __restrict__ x,
                                            const REAL* w, const REAL* mean, const REAL* rstd, unsigned set, Run& gz,
                                            Run& z) {
@@ -250,7 +254,8 @@ __device__ __forceinline__ void at_element(const Team& t, const REAL* __restrict
     }
 }
 
-// The sums of gz and of gz * z over a team's elements, whose means are of sets of `row` elements; 0: of t's own.
+// The sums of gz and of gz * z over a team's elements. Their means are those of sets of `row` elements, or with row 0
+// of t's own set.
 __device__ __forceinline__ void products(Team& t, const REAL* __restrict__ gy, const REAL* __restrict__ x,
                                          const REAL* w, const REAL* mean, const REAL* rstd, int row, REAL& sum,
                                          REAL& product) {
@@ -268,8 +273,8 @@ __device__ __forceinline__ void products(Team& t, const REAL* __restrict__ gy, c
     summed(sum, product, t.g);
 }
 
-// Both for each team, gz * z first: sums (splits, 2, sets). row: 0, or the elements of a set where the sets that are
-// summed are channels, and those with a mean are rows.
+// Both for each team, gz * z first: sums (splits, 2, sets). row: 0, or the elements of a set with a mean, if the sets
+// that are summed are channels, and those with a mean are rows.
 extern "C" __global__ void norm_products(const REAL* __restrict__ gy, const REAL* __restrict__ x, const REAL* w,
                                          const REAL* mean, const REAL* rstd, REAL* sums, int row, Norm g) {
     Team t(g);
@@ -278,7 +283,7 @@ extern "C" __global__ void norm_products(const REAL* __restrict__ gy, const REAL
     t.leave(sums, sum, product);
 }
 
-// The same of a set's gz = act's gradient of gy, plus `other` where it is given, by y = act(z), or z (act.cuh); and gz.
+// The same of a set's gz = act's gradient of gy, plus `other` if it is given, by y = act(z), or z (act.cuh); and gz.
 extern "C" __global__ void norm_act_products(const REAL* __restrict__ gy, const REAL* __restrict__ other,
                                              const REAL* __restrict__ y, const REAL* __restrict__ x, const REAL* mean,
                                              const REAL* rstd, REAL* __restrict__ gz, REAL* sums, Norm g) {
@@ -299,8 +304,8 @@ extern "C" __global__ void norm_act_products(const REAL* __restrict__ gy, const 
     t.leave(sums, sum, product);
 }
 
-// gx = rstd * (gz - mean of gz - z * mean of gz * z). sums: as norm_products leaves them, or none where a team owns a
-// set. gw and gb, where they are given: those of a channel that is the set.
+// gx = rstd * (gz - mean of gz - z * mean of gz * z). sums: as norm_products leaves them, or none if a team owns a set.
+// gw and gb, if they are given: those of a channel that is the set.
 extern "C" __global__ void normalize_grad(const REAL* __restrict__ gy, const REAL* __restrict__ x, const REAL* w,
                                           const REAL* mean, const REAL* rstd, const REAL* sums, REAL* __restrict__ gx,
                                           REAL* gw, REAL* gb, Norm g) {

@@ -2,15 +2,16 @@
 //
 // Window i of oh has the rows from i h / oh, rounded down, to (i + 1) h / oh, rounded up, and so have the columns: some
 // windows overlap, in one row or column. An element of y belongs to `lanes` threads, as a row in rows.cuh does, or to
-// `splits` such teams, each of which leaves its part of the mean in y (splits, n, c, oh, ow). x is read where it lies,
-// by the steps from one element of an axis to the next; where channels are beside each other, neighbouring teams are at
+// `splits` such teams, each of which leaves its part of the mean in y (splits, n, c, oh, ow). x is read in place, by
+// the steps from one element of an axis to the next. If channels are next to each other, neighbouring teams are at
 // neighbouring channels. An element of gx belongs to one thread, which adds up the shares of the windows that hold it,
 // in their order.
 // Requires: a one-dimensional grid of blocks of a multiple of 32 threads that covers size * lanes * splits, or size.
 #include "include/common.cuh"
 #include "include/rows.cuh"
 
-// (a n + more) / count, rounded down; of 32 bits where these do, since a division of 64 takes five times as many instructions.
+// (a n + more) / count, rounded down; in 32 bits if they suffice, since a division of 64 bits takes five times as
+// many instructions.
 __device__ __forceinline__ int share(int a, int n, int count, int more) {
     return n < 1 << 15 && count < 1 << 15 ? (int)((unsigned)(a * n + more) / (unsigned)count)
                                           : (int)(((long long)a * n + more) / count);

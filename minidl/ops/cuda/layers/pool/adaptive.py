@@ -1,4 +1,4 @@
-"""Means over a grid of windows that differ in size, or are large, or of an array that is read where it lies."""
+"""Means over a grid of windows that differ in size, or are large, or of an array that is read in place."""
 
 from __future__ import annotations
 

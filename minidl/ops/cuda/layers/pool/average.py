@@ -1,4 +1,4 @@
-"""Average pooling: by the report's kernel where windows tile the image (Krizhevsky 2009, section 6.3), but for large
+"""Average pooling: by the report's kernel if windows tile the image (Krizhevsky 2009, section 6.3), except for large
 windows and for images with gaps."""
 
 from __future__ import annotations

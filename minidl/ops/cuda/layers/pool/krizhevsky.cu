@@ -3,7 +3,7 @@
 //
 // x and dx (planes, oh * KH, w), y and gy (planes, oh, ow) with w = ow * KW. As windows tile the planes, all planes
 // below each other are one tall plane of `rows` = planes * oh rows of windows. A block owns `band` of these rows,
-// the last block fewer, where the paper's owns one plane. A thread owns every blockDim.x-th column of height KH in
+// the last block fewer; the paper's block owns one plane. A thread owns every blockDim.x-th column of height KH in
 // the band: neighbours are at neighbouring elements of x and dx in each of the KH steps.
 // Requires: shared memory of KW * pitch elements (average) or band * ow (gradient); pitch >= band * ow.
 #include "include/common.cuh"
@@ -20,7 +20,7 @@ static_assert(KH > 0 && KW > 0, "a window has at least one row and one column");
 #define SHARE ((REAL)(1.0 / (KH * KW)))
 
 // Each thread sums its column of a window into shared memory, which holds element (q, window) at q * pitch + window:
-// the KW column sums of one window lie below each other. Then one thread per window adds them up. With pitch = 32 / KW
+// the KW column sums of one window are below each other. Then one thread per window adds them up. With pitch = 32 / KW
 // modulo 32 the KW rows that neighbouring threads write to start in different banks; the paper's 4 x 64 array with 8
 // columns of padding is this.
 extern "C" __global__ void avg_pool2d_tiled(const REAL* x, REAL* y, int rows, int band, int w, int ow, int pitch) {

@@ -22,7 +22,7 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 
 @functools.lru_cache(maxsize=4096)
 def _start(name: str, dtype: np.dtype, size: int) -> Callable[..., Any]:
-    """The launch of so many threads."""
+    """The launch of `size` threads."""
     return launch.kernel(FILE, name, launch.real(dtype)).sized(
         (launch.blocks(size, launch.THREADS),), (launch.THREADS,))
 

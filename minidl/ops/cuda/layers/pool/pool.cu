@@ -1,7 +1,8 @@
 // Average and max pooling of any window, stride and padding, and their gradients.
 //
-// x and dx (n, c, h, w); y, gy and index (n, c, oh, ow), index = p * kw + q the element of the window that won. A thread
-// owns the elements THREAD, THREAD + THREADS, ... of its result; a block owns nothing; any grid and block will do.
+// x and dx (n, c, h, w); y, gy and index (n, c, oh, ow), index = p * kw + q the element of the window that won. A
+// thread owns the elements THREAD, THREAD + THREADS, ... of its result; a block owns nothing; any grid and block will
+// do.
 // Gradients gather: the thread of an input element adds up the windows that hold it, in order of their rows and
 // columns, so that no two threads write to one place.
 #include "include/common.cuh"
@@ -67,7 +68,7 @@ extern "C" __global__ void max_pool2d(const REAL* x, REAL* y, int* index, Window
         for (int p = imax(0, -r); p < imin(g.kh, g.h - r); p++)
             for (int q = imax(0, -s); q < imin(g.kw, g.w - s); q++) {
                 REAL value = plane[(r + p) * g.w + s + q];
-                // the first element stands until a larger one, or a NaN, the last of which wins
+                // the first of the largest elements wins; a NaN wins over all, and the last NaN wins
                 if (where < 0 || value > best || value != value) best = value, where = p * g.kw + q;
             }
         y[i] = best;

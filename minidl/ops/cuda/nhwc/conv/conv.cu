@@ -1,16 +1,16 @@
 // Convolution of images in NHWC on the tensor cores: y[pixel][filter] is a product whose sums run over (tap, channel).
-// The gradient of the image is the same product of the gradient of y, whose filters are turned over and whose positions a
-// stride divides.
+// The gradient of the image is the same product of the gradient of y, with flipped filters, and with positions that are
+// divided by a stride.
 //
-// A block owns TALL x 128 pixels by FILTERS filters, and a group of four warps TALL x 64 of these pixels. It
-// walks over slabs of the sum, 128 bytes of a row each; all threads copy, each the same 16 bytes of some rows of every
-// slab, AHEAD slabs ahead of the products, which run while the next copies start. conv_pack.cu prepares the filters.
+// A block owns TALL x 128 pixels by FILTERS filters, and a group of four warps owns TALL x 64 of these pixels. A block
+// walks over slabs of the sum, 128 bytes of a row each. All threads copy, each the same 16 bytes of some rows of every
+// slab, AHEAD slabs ahead of the products. Products run while the next copies start. conv_pack.cu prepares the filters.
 //
 // Requires: sum = DEPTH numbers times the slabs. -DIMAGE: float, or unsigned short, the bits of bf16. -DPRECISION
-// (mma.cuh), BF16 with images of it alone. -DFILTERS 64, 128 or 256; -DTALL; -DSTAGES; -DBLOCKS, at least so many
-// on a multiprocessor. -DWIDE: 16 bytes hold channels of one pixel, read; -DCHUNKED: so does a slab, and taps change
-// before channels do, so that most copies find their pixels in the first-level cache; -DWIDE_Y: 16 bytes of what is
-// written. -DDIVIDED: positions are divided. -DACT, -DAFTER: as in image.cuh. -DSM_90A for wgmma, else mma.
+// (mma.cuh), BF16 only with images of bf16. -DFILTERS 64, 128 or 256; -DTALL; -DSTAGES; -DBLOCKS, the least number of
+// blocks on a multiprocessor. -DWIDE: 16 bytes of what is read hold channels of one pixel; -DCHUNKED: so does a slab,
+// and taps change before channels do, so that most copies find their pixels in the L1 cache; -DWIDE_Y: as WIDE, for
+// what is written. -DDIVIDED: positions are divided. -DACT, -DAFTER: as in image.cuh. -DSM_90A for wgmma, else mma.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 #include "include/tensor_cores/wgmma.cuh"
@@ -22,15 +22,15 @@ constexpr int THREADS_PER_BLOCK = 2 * GROUP, ROWS = 128 * TALL;
 constexpr int PER_PIECE = DEPTH / 8;                                          // numbers of a piece of 16 bytes
 constexpr int ROW_STEP = THREADS_PER_BLOCK / 8;                          // rows from one piece of a thread to its next
 constexpr int A_SIZE = ROWS * 128, B_SIZE = FILTERS * 128, STAGE = PARTS * (A_SIZE + B_SIZE);
-// Slabs whose products run on when the next ones start: none where another block's fill the gap, which leaves more
-// shared memory to copies, nor where there would be no slab ahead
+// How many slabs' products still run when the next ones start: none if another block's products fill the gap, which
+// leaves more shared memory to copies, and none if no slab would be ahead
 constexpr int LAG = BLOCKS == 1 && STAGES > 2, AHEAD = STAGES - 1 - LAG;
 
 struct alignas(16) Piece {
     IMAGE v[PER_PIECE];
 };
 
-// As start_copy, past the first-level cache: all of a multiprocessor's blocks read filters but once.
+// As start_copy, but past the L1 cache: all of a multiprocessor's blocks read filters only once.
 template <class T> __device__ __forceinline__ void stream_copy(T* to, const T* from) {
 #if __CUDA_ARCH__ >= 800
     unsigned address = (unsigned)__cvta_generic_to_shared(to);

@@ -1,6 +1,5 @@
-"""Convolution of images in NHWC, and the gradient of its image, on tensor cores: launches conv_pack.cu, which prepares,
-and conv_few.cu for images of few channels, or conv_tma.cu, conv_images.cu or conv.cu, whichever is cheapest, which
-multiply."""
+"""Convolution of images in NHWC, and the gradient of its image, on tensor cores: by conv_few.cu for images of few
+channels, else by conv_pack.cu, which prepares, and the cheapest of conv_tma.cu, conv_images.cu and conv.cu."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ from . import conv_few, conv_images, conv_tma
 from .conv_tma import Tile
 
 FILE, PACK_FILE = "nhwc/conv/conv.cu", "nhwc/conv/conv_pack.cu"
-MAX_PADDED = 2                             # times as many slabs, at most, where channels are added
-START = 4                                  # slabs that a tile takes longer than its products
-STORED = 2.75                              # slabs that take as long as writing y and reading it, per byte of a number
+MAX_PADDED = 2                             # times as many slabs, at most, if channels are added
+START = 4                                  # time of a tile in addition to its products, in slabs
+STORED = 2.75                              # time to write y and to read it, in slabs, per byte of a number
 
 
 _WHOLE = (Tile(FILE, 1, 256, 4, 1, 1.0), Tile(FILE, 1, 128, 3, 2, 1.12), Tile(FILE, 1, 64, 4, 2, 1.6),
@@ -34,9 +33,9 @@ TILES = {"BF16": _WHOLE, "TF32": _WHOLE,
 
 
 class Way(NamedTuple):
-    """A way to compute it, of which nothing is compiled yet: the time that it would take, in slabs of 128 pixels by one
-    filter; the shape of what is stored; what the tile stores in place of y (conv_tma.THEN); the launches; and what
-    starts them, given x, w, b, y and what else conv_tma.product asks for."""
+    """A way to compute it; nothing of it is compiled yet. Its time, in slabs of 128 pixels by one filter; the shape of
+    what is stored; what the tile stores in place of y (conv_tma.THEN); the launches; and what starts them, given x, w,
+    b, y and what else conv_tma.product takes."""
 
     cost: float
     y: tuple[int, ...]
@@ -49,7 +48,7 @@ def _constants(tile: Tile, dtype: np.dtype, mode: str, wide: tuple[bool, bool], 
                act: str | None = None, hopper: bool = True) -> tuple[launch.Constant, ...]:
     blocks = 1 if not wide[0] and (divided or tile.filters > 64) else tile.blocks
     if not (wide[0] and hopper):
-        blocks = min(blocks, 2)            # of registers
+        blocks = min(blocks, 2)            # because of registers
     return (*[launch.HOPPER][:hopper], ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", tile.filters),
             ("TALL", tile.tall), ("STAGES", tile.stages), ("BLOCKS", blocks), ("WIDE", int(wide[0])),
             ("WIDE_Y", int(wide[1])), ("CHUNKED", int(chunked)), ("DIVIDED", int(divided)),
@@ -73,8 +72,8 @@ def _shared(tile: Tile, mode: str, slabs: int) -> int:
 
 
 def _fitting(mode: str, wide: bool, slabs: int, room: int) -> list[Tile]:
-    """Those whose slabs fit into so many bytes of shared memory; of channels that are read one by one, which takes
-    registers, those with fewer sums."""
+    """The tiles whose slabs fit into `room` bytes of shared memory. If channels are read one by one, which takes
+    registers, only those with fewer sums."""
     return [tile for tile in TILES[mode] if (wide or tile.filters <= 128) and _shared(tile, mode, slabs) <= room]
 
 
@@ -83,13 +82,13 @@ def _blocks(tile: Tile, pixels: int, m: int) -> int:
 
 
 def _cost(tile: Tile, pixels: int, m: int, slabs: int) -> float:
-    """The time that a multiprocessor's tiles take, relative to their sums. Other blocks' products hide a start."""
+    """The time that a multiprocessor's tiles take, relative to their sums. Products of other blocks hide a start."""
     turns = launch.blocks(_blocks(tile, pixels, m), launch.multiprocessors())
     return turns * tile.tall * tile.filters * tile.cost * (1 + START / (tile.blocks * slabs))
 
 
 def _sizes(back: bool, g: ConvGeometry) -> dict[str, int]:
-    """What struct ConvNhwc says of images and steps: for y, or back, for the gradient of the image."""
+    """What struct ConvNhwc says of images and strides: for y, or if back, for the gradient of the image."""
     common = {"n": g.n, "kh": g.kh, "kw": g.kw}
     if back:
         return {**common, "c": g.m, "h": g.oh, "w": g.ow, "m": g.c, "oh": g.h, "ow": g.w, "sh": 1, "sw": 1,
@@ -99,8 +98,9 @@ def _sizes(back: bool, g: ConvGeometry) -> dict[str, int]:
 
 
 def _channels(c: int, pixels: int, taps: int, each: int) -> int:
-    """How many an image is given: up to a multiple of `each`, so that no 16 bytes belong to two pixels, unless that
-    makes sums more than MAX_PADDED times as long, or all images together too many numbers for a kernel."""
+    """How many channels an image is given: c rounded up to a multiple of `each`, so that no 16 bytes belong to two
+    pixels. Or c, if rounding up makes sums more than MAX_PADDED times as long, or if all images together have too many
+    numbers for a kernel."""
     more = launch.blocks(c, each) * each
     longer = launch.blocks(taps * more, 8 * each) > launch.blocks(taps * c, 8 * each) * MAX_PADDED
     return c if longer or pixels * more > launch.MAX_ELEMENTS else more
@@ -113,8 +113,8 @@ def _copying(elements: int, dtype: np.dtype) -> float:
 
 def _copied(tile: Tile | None, sizes: dict[str, int], depth: int, then: str = "y",
             stored: float = 1.0) -> conv_tma.Tiles | None:
-    """The cheapest tiles of those that the hardware copies, of one row of TILES or of all; None where none fits. depth:
-    channels of a slab, which conv_images.py needs full. stored: how many times as long those take that cannot do what
+    """The cheapest tiles of those that the hardware copies, of one row of TILES or of all; None if none fits. depth:
+    channels of a slab; conv_images.py needs full slabs. stored: how many times as long tiles take that cannot do what
     follows, and have to store y."""
     ones = all(sizes[name] == 1 for name in ("sh", "sw", "divided_h", "divided_w"))
     place = [sizes[name] for name in ("n", "oh", "ow", "m", "kh", "kw")]
@@ -126,7 +126,7 @@ def _copied(tile: Tile | None, sizes: dict[str, int], depth: int, then: str = "y
 
 
 def _of_few(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool, act: str | None) -> Way | None:
-    """In one launch, of images of few channels; the last of several ways, and of one product the first."""
+    """In one launch, for images of few channels: the last choice of several ways, but the first of one product."""
     sizes, each = _sizes(back, g), 16 // dtype.itemsize
     channels, m, high, across = (sizes[name] for name in ("c", "m", "oh", "ow"))
     if channels > each or (back and (g.sh, g.sw) != (1, 1)):
@@ -159,7 +159,7 @@ def _straight(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: 
     best = launch.best([tile] if tile and file == FILE else _fitting(mode, wide[0], slabs, launch.most_shared()),
                        lambda tile: _cost(tile, pixels, m, slabs))
     most = _cost(best, pixels, m, slabs) * stored if best else math.inf
-    longer = taps * launch.blocks(c, 8 * each) * conv_tma.steps_of_slab(c, dtype) / 4 / slabs  # where none is filled
+    longer = taps * launch.blocks(c, 8 * each) * conv_tma.steps_of_slab(c, dtype) / 4 / slabs  # if none is filled
     by_tiles = tiled if tiled and (tile or tiled.cost * longer < most) and not few else None
     chunked = chunked or by_tiles is not None
     sums = 8 * each * (taps * launch.blocks(c, 8 * each) if chunked else slabs)
@@ -201,9 +201,9 @@ def _straight(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: 
     return Way(slabs * (by_tiles.cost * longer if by_tiles else most), shape, then, (plan, pack), run)
 
 
-# ---------------------------------------------------------------- the gradient of an image at steps
+# ---------------------------------------------------------------- the gradient of an image with strides
 def _by_zeros(g: ConvGeometry, dtype: np.dtype, mode: str, act: str | None, then: str) -> Way | None:
-    """dy with zeros between its pixels, and then steps of 1."""
+    """dy with zeros between its pixels, and then strides of 1."""
     one = g._replace(oh=(g.oh - 1) * g.sh + 1, ow=(g.ow - 1) * g.sw + 1, sh=1, sw=1)
     size = g.n * one.oh * one.ow * g.m
     if size > launch.MAX_ELEMENTS or mode == "TF32X3":
@@ -219,9 +219,9 @@ def _by_zeros(g: ConvGeometry, dtype: np.dtype, mode: str, act: str | None, then
 
 
 class Phases(NamedTuple):
-    """Along an axis: of `step` rows side by side, how many meet taps of their own (row p, from `before` rows above
-    the image on, meets taps a, a + step, ..., where a is what remains of p + before); and the window of dy that they
-    meet together, whose first row is `low` rows below theirs."""
+    """Along an axis: how many of `step` neighbouring rows meet taps of their own; and the window of dy that they meet
+    together, whose first row is `low` rows below theirs. Row p, from `before` rows above the image on, meets every
+    step-th tap from tap a on, where a is the remainder of p + before."""
 
     step: int
     before: int
@@ -246,9 +246,9 @@ def phases(step: int, before: int, taps: int) -> Phases:
 
 def _by_phases(g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool, act: str | None, then: str,
                zeros: bool) -> Way | None:
-    """Pixels of dx that lie as far apart as the steps are meet the same taps: as many convolutions of dy at steps of 1,
-    by some of the taps each, are one with so many times the filters, whose images are put side by side then. zeros:
-    whether a pixel that meets no tap is 0."""
+    """Pixels of dx that are one stride apart meet the same taps. So dx takes several convolutions of dy with strides of
+    1, each by some of the taps. They run as one with that many times the filters, whose images are then put side by
+    side. zeros: whether a pixel that meets no tap is 0."""
     down, right = phases(g.sh, g.top, g.kh), phases(g.sw, g.left, g.kw)
     each, count = 16 // dtype.itemsize, down.number * right.number
     if down.low > 0 or right.low > 0 or g.c % each or not (zeros or count == g.sh * g.sw):
@@ -270,7 +270,7 @@ def _by_phases(g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool, act: 
         apart = launch.empty(way.y, dtype)
         way.run(dy, sorted_, biases, apart)
         join.start(apart, dx, *structs, g.n, g.h, g.w, g.c)
-    # What follows is another kernel's work, which reads dx
+    # Another kernel does what follows, and reads dx
     return Way(way.cost + _copying(size, dtype) * (1 if then == "y" else 2), (g.n, g.h, g.w, g.c), "y",
                (*way.plans, sort, join), run)
 
@@ -278,7 +278,7 @@ def _by_phases(g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool, act: 
 @functools.lru_cache(maxsize=1024)
 def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool, act: str | None, tile: Tile | None,
           then: str, zeros: bool) -> Way:
-    """The cheapest; of the gradient of an image at steps, of three ways."""
+    """The cheapest way; for the gradient of an image with strides, the cheapest of three."""
     ways: list[Way | None] = [_straight(back, g, dtype, mode, aligned, act, tile, then)]
     if back and (g.sh, g.sw) != (1, 1) and not tile:
         ways.append(_by_phases(g, dtype, mode, aligned, act, then, zeros))
@@ -292,7 +292,7 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
 
 def _planned(name: str, back: bool, x: cupy.ndarray, g: ConvGeometry, act: str | None, precision: str,
              tile: Tile | None, then: str = "y", zeros: bool = True) -> tuple[cupy.ndarray, Way]:
-    """x, without gaps, and how it is computed. zeros: as _by_phases has it."""
+    """x, contiguous, and the way to compute the result. zeros: as in _by_phases."""
     expected = (g.n, g.oh, g.ow, g.m) if back else (g.n, g.h, g.w, g.c)
     if x.dtype not in C_TYPES:
         raise TypeError(f"{name}: the image is of {x.dtype} but must be of float32, or bf16 as uint16; convert it")
@@ -320,9 +320,9 @@ def y(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: ConvGeometry,
       precision: str, tile: Tile | None = None) -> cupy.ndarray:
     """act(conv2d(x) + b), or without act: (n,oh,ow,m) of x's type, from x (n,h,w,c) in float32, or bf16 as uint16.
 
-    w (m,c,kh,kw) and b are float32. precision: "tf32", "3xtf32" or "bf16"; products of bf16 images are in bf16, and
-    those of float32 images never are, but in tf32. tile: in place of what the launcher finds cheapest; one of
-    conv_tma.py or conv_images.py that cannot take these images is passed over.
+    w (m,c,kh,kw) and b are float32. precision: "tf32", "3xtf32" or "bf16"; products of bf16 images are in bf16; those
+    of float32 images never are, but in tf32. tile: in place of what the launcher finds cheapest; a tile of conv_tma.py
+    or conv_images.py that cannot take these images is ignored.
     """
     return _run(*_planned("conv2d_nhwc", False, x, g, act, precision, tile), w, b)
 
@@ -330,8 +330,8 @@ def y(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: ConvGeometry,
 def max_pooled(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: ConvGeometry, act: str | None,
                pooling: PoolGeometry, *, precision: str,
                tile: Tile | None = None) -> tuple[cupy.ndarray, cupy.ndarray]:
-    """max_pool2d_nhwc of y: (maxima, winners). y is not stored where the kernel that makes its tile finds the maxima,
-    over windows of 2x2 side by side."""
+    """max_pool2d_nhwc of y: (maxima, winners). y is not stored if the kernel that computes its tile also finds the
+    maxima, over windows of 2x2 side by side."""
     halves = (pooling.kh, pooling.kw) == (2, 2) and side_by_side(pooling)
     x, way = _planned("conv2d_max_pool_nhwc", False, x, g, act, precision, tile, "maxima" if halves else "y")
     if way.then == "y":
@@ -344,16 +344,17 @@ def max_pooled(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: Conv
 
 def grad_x(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, b: cupy.ndarray | None = None, act: str | None = None, *,
            precision: str, tile: Tile | None = None) -> cupy.ndarray:
-    """The gradient of y by x, (n,h,w,c) of dy's type, from dy (n,oh,ow,m): see y. b, act: of a transposed
-    convolution, act(the gradient + b)."""
+    """The gradient of y by x, (n,h,w,c) of dy's type, from dy (n,oh,ow,m): see y. b, act: for a transposed convolution,
+    act(the gradient + b)."""
     zeros = b is None and act is None
     return _run(*_planned("conv2d_grad_x_nhwc", True, dy, g, act, precision, tile, zeros=zeros), w, b)
 
 
 def grad_x_act(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, act: str, beside: conv_tma.Beside, *, precision: str,
                tile: Tile | None = None) -> tuple[cupy.ndarray, cupy.ndarray | None]:
-    """(gz, sums): the gradient by what an activation was given, and its sum over each channel, (1, c); with what was
-    normalised also that of its products with it, (2, c). (dx, None) where the product's tile cannot do it."""
+    """(gz, sums): the gradient by what an activation was given, and its sum over each channel, (1, c). If `beside` has
+    what was normalised, also the sum of gz times the normalised values, (2, c). (dx, None) if the product's tile cannot
+    do it."""
     beside = conv_tma.Beside(*[None if each is None else launch.dense(each) for each in beside])
     then = "gradient" if beside.normalized is None else "normalized"
     given, way = _planned("conv2d_grad_x_nhwc", True, dy, g, act, precision, tile, then)

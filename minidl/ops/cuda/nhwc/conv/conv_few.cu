@@ -1,20 +1,21 @@
-// conv_nhwc (conv.cu) for images of so few channels that 16 bytes hold a pixel: in one launch, from images and filters as
-// they are. A block keeps all filters that it owns, FILTERS of them, in shared memory, rounded, and
-// takes patches of x in turn (patch.cuh), whose pixels are 16 bytes there, absent channels zero; while one is
-// multiplied, the next one's pixels are on their way to registers. A group of four warps owns a square of y, and leaves it
-// in shared memory, from where the hardware copies it while the next patch is multiplied. A product takes two taps: their
-// pixels lie in the patch where the instruction is told to find them, however far apart.
+// conv_nhwc (conv.cu) for images of so few channels that 16 bytes hold a pixel: in one launch, from images and filters
+// as they are. A block keeps its FILTERS filters in shared memory, rounded, and takes patches of x in turn (patch.cuh).
+// Pixels of a patch are 16 bytes there, absent channels zero. While one patch is multiplied, the next one's pixels are
+// read into registers. A group of four warps owns a square of y, and writes it to shared memory; the hardware copies it
+// from there while the next patch is multiplied. A product takes two taps. Their pixels may be any distance apart in
+// the patch, since the instruction is told where they are.
 //
-// Steps: FOLD neighbours of a row, which divides the step, are one pixel of a patch where 16 bytes hold them: fewer taps,
-// and less of each is zero. A line of a patch has first every sw-th of its pixels, then those beside them, and so on (sw:
-// the step that is left), so that pixels which neighbours in y meet are neighbours: the instruction takes eight in 128
-// bytes. Taps of a row follow in that order, because the second one of a product must lie behind the first.
+// Strides: FOLD neighbours of a row are one pixel of a patch if 16 bytes hold them; FOLD divides the stride. So there
+// are fewer taps, and less of each is zero. A line of a patch has first every sw-th of its pixels, then those next to
+// them, and so on (sw: the stride that is left), so that pixels which neighbours in y meet are neighbours: the
+// instruction takes eight in 128 bytes. Taps of a row are in the same order, because the second one of a product must
+// be after the first.
 //
-// -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DWIDE_Y, -DACT, -DAFTER: as in conv.cu; -DTALL 1. -DPIXELS of a
-// patch for each thread, at most; -DFOLD; -DWIDE: pixels of x are 16 bytes, and begin on multiples of that, FOLD 1; -DCOPIED: the hardware
-// copies y, in boxes of ROWS rows of a square by DEPTH filters of the array `squares`, else threads store it. back: of the gradient
-// of the image, filters turned over, and the other way round. streamed: y is more than the second-level cache holds,
-// and leaves room there for x.
+// -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DWIDE_Y, -DACT, -DAFTER: as in conv.cu; -DTALL 1. -DPIXELS: of a patch
+// for each thread, at most; -DFOLD; -DWIDE: pixels of x are 16 bytes, and start at multiples of 16 bytes, FOLD 1;
+// -DCOPIED: the hardware copies y, in boxes of ROWS rows of a square by DEPTH filters of the array `squares`; else
+// threads store it. back: of the gradient of the image, with filters flipped and transposed. streamed: y is more than
+// the L2 cache holds, and leaves room there for x.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 #include "include/tensor_cores/wgmma.cuh"
@@ -26,16 +27,16 @@
 #include "include/nhwc/conv_tile.cuh"
 
 constexpr int THREADS_PER_BLOCK = 2 * GROUP, SLAB = FILTERS * 128, PER_PIECE = 16 / (int)sizeof(IMAGE);
-// A square of y in shared memory: BOXES of 64 rows, as wgmma_smem.cuh says, of a pixel's filters each. A lane
-// writes 32 bytes of a row, and so eight lanes at once write to all banks, whatever the swizzle
+// A square of y in shared memory: BOXES of 64 rows, as wgmma_smem.cuh says; each row is a pixel's filters. A lane
+// writes 32 bytes of a row, so eight lanes at once write to all banks, whatever the swizzle
 constexpr int BOX = 64 * 128, BOXES = FILTERS / DEPTH, SQUARE = COPIED ? BOXES * BOX : 0;
 constexpr int ORDER = COPIED ? 2 * NEIGHBOURS : NEIGHBOURS;              // a lane's neighbours in y
 
-// Taps of a row of the filter, and the step along rows, in pixels of a patch.
+// Taps of a row of the filter, and the stride along rows, in pixels of a patch.
 __device__ __forceinline__ int row_taps(const ConvNhwc& g) { return ceil_div(g.kw, FOLD); }
 __device__ __forceinline__ int row_step(const ConvNhwc& g) { return g.sw / FOLD; }
 
-// Which tap of its row is the i-th in a product's order: the first places in a step may have one tap more.
+// Which tap of its row is the i-th in a product's order. The first places in a stride may have one tap more.
 __device__ __forceinline__ int tap_of(const ConvNhwc& g, int i) {
     const int step = row_step(g), few = row_taps(g) / step, more = row_taps(g) % step, of_more = more * (few + 1);
     const bool behind = i >= of_more;
@@ -57,8 +58,8 @@ __device__ __forceinline__ unsigned short rounded(unsigned short x) { return x; 
 __device__ __forceinline__ void round_filter(float& to, float v) { to = rounded(v); }
 __device__ __forceinline__ void round_filter(unsigned short& to, float v) { to = bf16_pair(v, 0.0f) & 0xffff; }
 
-// From filter `first` on, a row of a slab each, eight taps in a row.
-// taps_of_w: of each tap, the first of w's, and how many of its row follow.
+// Packs filters from `first` on: each is a row of a slab, with eight taps in a row. taps_of_w: for each tap, its first
+// one of w, and how many of w's row are left from there.
 __device__ __forceinline__ void pack_filters(unsigned char* slabs, const float* w, const ConvNhwc& g, const int2* taps_of_w,
                                              int first, int back) {
     const int taps = g.kh * row_taps(g), whole = g.kh * g.kw;
@@ -107,7 +108,7 @@ __device__ __forceinline__ void put(Pixel* patch, Pixel (&coming)[PIXELS], int s
     }
 }
 
-// Where a lane's 32 bytes of its first row lie in a box; rows eight apart are swizzled alike.
+// Where a lane's 32 bytes of its first row are in a box; rows eight apart are swizzled alike.
 __device__ __forceinline__ int place_in_box() { return swizzled(own_pixel(0) * 128 + threadIdx.x % 4 * 32); }
 
 // A lane's sums as y, to its group's square in shared memory.
@@ -139,7 +140,7 @@ __device__ __forceinline__ unsigned taps_at(const ConvNhwc& g, int pair, int tap
     return first | (unsigned)(second - first) << 16;
 }
 
-// A factor so many units of 16 bytes further.
+// A factor `by` units of 16 bytes further.
 __device__ __forceinline__ unsigned long long further(unsigned long long factor, unsigned by) {
     return (factor & ~0xffffffffull) | (unsigned)factor + by;
 }
@@ -151,12 +152,12 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     const int taps = g.kh * row_taps(g), pairs = ceil_div(taps, 2), tiles = ceil_div(g.n, patch.n) * patch.high * patch.wide;
     const int group = threadIdx.x / GROUP, filter = blockIdx.y * FILTERS, size = patch.n * patch.lines * patch.line;
     const bool copies = COPIED && threadIdx.x % GROUP == 0;              // for its group
-    // First the patch: compute-sanitizer takes a factor for 2,048 bytes in a row, which must not be too many
+    // The patch is first: compute-sanitizer takes a factor for 2,048 bytes in a row, and these must not be too many
     unsigned char *pixels = memory, *slabs = pixels + patch.bytes;
     unsigned char* own_square = slabs + ceil_div(taps, 8) * SLAB + group * SQUARE;
     Two* biases = (Two*)(own_square + (2 - group) * SQUARE);             // in the order of the rows of filters
     unsigned* meets = (unsigned*)(biases + FILTERS / 2);                 // as taps_at says
-    // A table, since ptxas lets products wait for each other (C7519) where pack_filters divides
+    // A table, because ptxas makes products wait for each other (C7519) if pack_filters divides
     int2* taps_of_w = (int2*)(meets + pairs + pairs % 2);
     Place pixel[PIXELS];                                                 // of a patch
     Pixel coming[PIXELS];

@@ -36,8 +36,8 @@ def _fit(patch: Patch, taps: int, copied: int = 0) -> int:
 
 
 def _blocks(dtype: np.dtype, pixels: int, wide: bool, folded: int) -> int:
-    """Whose registers a multiprocessor has: numbers that are read one by one take one each on their way, and with
-    neighbours in one pixel one more for where each is."""
+    """How many blocks a multiprocessor has registers for: a number that is read one by one takes a register until it is
+    stored, and with neighbours in one pixel another one for where it is."""
     return 3 if pixels * PIXEL // (4 if wide else dtype.itemsize) <= 8 and folded == 1 else MIN_BLOCKS
 
 
@@ -47,8 +47,8 @@ def fold(c: int, kw: int, sw: int, dtype: np.dtype) -> int:
 
 
 def patch_of(n: int, h: int, w: int, kh: int, kw: int, sh: int = 1, sw: int = 1) -> Patch | None:
-    """The patch of which the fewest cover all pixels, the smallest of these; None where filters do not fit. kw, sw: in
-    pixels of the patch."""
+    """The patch that covers all pixels with the fewest patches, and of such the smallest; None if filters do not fit.
+    kw, sw: in pixels of the patch."""
     fit = (patch for patch in (each._replace(lines=(each.h - 1) * sh + kh,
                                              line=launch.blocks((each.w - 1) * sw + kw, sw) * sw)
                                for each in patches(SQUARES, kh, kw))
@@ -67,8 +67,9 @@ def constants(dtype: np.dtype, mode: str, pixels: int, wide: tuple[bool, bool], 
 def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, m: int, taps: int,
             wide: tuple[bool, bool], act: str | None,
             folded: int) -> tuple[launch.Plan, Callable[..., None]]:
-    """The launch, and what starts it on images, filters, biases, y, the struct of sizes, and whether it goes back. m,
-    h, w: of y; taps: in pixels of the patch; wide: whether pixels of x, and of y, are copied by 16 bytes."""
+    """The launch, and what starts it on images, filters, biases, y, the struct of sizes, and `back`: whether it is for
+    the gradient. m, h, w: of y; taps: in pixels of the patch; wide: whether pixels of x, and of y, are copied by 16
+    bytes."""
     beside, pixels = launch.blocks(m, FILTERS), _pixels(patch)
     copied = dtype.itemsize if wide[1] and _fit(patch, taps, dtype.itemsize) >= MIN_BLOCKS else 0
     blocks = min(_blocks(dtype, pixels, wide[0], folded), _fit(patch, taps, copied))

@@ -1,15 +1,16 @@
 // conv_nhwc (nhwc/conv/conv.cu) for small images: the rows of a tile are one pixel of many images. A block owns that
 // pixel of y in TALL * 128 images by FILTERS filters, and multiplies only by the taps that meet an image there: of 3x3
-// taps, 9 within the image, 6 at its border and 4 in its corners. Other forms multiply rows of pixels, by zeros where
-// these end.
+// taps, 9 within the image, 6 at its border and 4 in its corners. Other kernels multiply rows of pixels, by zeros where
+// rows end.
 //
-// One thread starts the hardware's copies (include/tensor_cores/tma.cuh): of each tap and each slab of channels, the pixel
-// that the tap meets, in all these images, and the filters. Two groups of four warps do nothing but multiply. Blocks of
-// most taps come first in the grid, so that all multiprocessors are done at about the same time.
+// One thread starts the hardware's copies (include/tensor_cores/tma.cuh): for each tap and each slab of channels, the
+// pixel that the tap meets, in all these images, and the filters. Two groups of four warps do nothing but multiply.
+// Blocks with the most taps come first in the grid, so that all multiprocessors are done at about the same time.
 //
 // Filters as nhwc/conv/conv_pack.cu leaves them for -DCHUNKED. -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DTALL,
-// -DSTAGES, -DWIDE_Y, -DACT, -DAFTER: as in nhwc/conv/conv.cu. images: rows of x as a matrix (n, h * w * c), in boxes of
-// TALL * 128 rows by DEPTH numbers; filters: in boxes of FILTERS rows by DEPTH numbers. order: by falling number of taps.
+// -DSTAGES, -DWIDE_Y, -DACT, -DAFTER: as in nhwc/conv/conv.cu. images: rows of x as a matrix (n, h * w * c), in boxes
+// of TALL * 128 rows by DEPTH numbers; filters: in boxes of FILTERS rows by DEPTH numbers. order: by falling number of
+// taps.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 #include "include/tensor_cores/wgmma.cuh"

@@ -1,4 +1,4 @@
-"""Launcher of conv_images.cu: convolution of small images in NHWC, where a tile's rows are one pixel of many images."""
+"""Launcher of conv_images.cu: convolution of small images in NHWC. A tile's rows are one pixel of many images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .conv_tma import ROW, THREADS_PER_BLOCK, Tile, Tiles
 
 FILE = "nhwc/conv/conv_images.cu"
 MAX_PIXELS = 256                           # of y, for which struct Order has room
-STORE = 3                                  # slabs that a tile takes longer than its products
+STORE = 3                                  # time of a tile in addition to its products, in slabs
 TILES = (Tile(FILE, 1, 256, 4, 1, 0.8), Tile(FILE, 2, 128, 4, 1, 0.8), Tile(FILE, 1, 128, 6, 1, 0.88),
          Tile(FILE, 2, 64, 5, 1, 1.3))
 
@@ -32,7 +32,7 @@ def _shared(tile: Tile) -> int:
 
 
 def tiles(tile: Tile, sizes: dict[str, int], depth: int) -> Tiles | None:
-    """sizes: fields of struct ConvNhwc. depth: channels of a slab. None where y has too many pixels, or no room."""
+    """sizes: fields of struct ConvNhwc. depth: channels of a slab. None if y has too many pixels, or no room."""
     if sizes["oh"] * sizes["ow"] > MAX_PIXELS or _shared(tile) > launch.most_shared():
         return None
     met = np.outer(_met(sizes, "h", "h", "kh", "sh", "top"), _met(sizes, "w", "w", "kw", "sw", "left")).ravel()
@@ -42,7 +42,7 @@ def tiles(tile: Tile, sizes: dict[str, int], depth: int) -> Tiles | None:
     side = launch.multiprocessors()
     turns = np.zeros((launch.blocks(slabs.size, side), side))
     turns.ravel()[:slabs.size] = slabs
-    turns[-1] = turns[-1, ::-1]            # whoever is done first goes on
+    turns[-1] = turns[-1, ::-1]            # the first that is done takes the next
     whole = sizes["kh"] * sizes["kw"] * (sizes["c"] // depth)
     return Tiles(tile, None, tuple(map(int, order)), slabs.size, tile.stages,
                  float(turns.sum(axis=0).max()) / whole * tile.tall * tile.filters * tile.cost)

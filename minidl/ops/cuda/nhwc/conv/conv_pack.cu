@@ -1,17 +1,18 @@
-// What the convolutions of images in NHWC are given.
+// Prepares what the convolutions of images in NHWC take.
 //
-// conv_nhwc_pack: filters as B, [part][filter][numbers of a sum], rounded, and zero up to whole tiles. back: turned over,
-//   and the other way round, as the gradient of the image takes them. channels: of w; g.c may be more. Where a lane stores
-//   NEIGHBOURS numbers of y at once (conv_tile.cuh), their filters lie where its sums do: a pair in each block of 8.
-// conv_nhwc_pad: the same, and images of g.c channels, a multiple of what 16 bytes hold, from images of fewer; those added
-//   are zero.
-// conv_nhwc_spread: images of h x w pixels whose neighbours are `down` rows and `right` columns apart then, zeros between
-//   them. c: channels, which fill 16 bytes.
-// conv_nhwc_phases: filters of a convolution of dy, at steps of 1, that gives all pixels of dx which lie beside each
-//   other within steps of down x right, by phases: sorted[phase][c][m][window], biases[phase][c], from w (m,c,kh,kw) and b
-//   (c), or none. 0 where a phase has no tap in the window.
-// conv_nhwc_join: dx (n,h,w,c) from what that convolution gave, [n][row][column][phase][c]; 0 where a pixel's phase has no
-//   tap. c: channels, which fill 16 bytes.
+// conv_nhwc_pack: filters as B, [part][filter][numbers of a sum], rounded, and zero up to whole tiles. back: flipped
+//   and transposed, as the gradient of the image takes them. channels: of w; g.c may be more. If a lane stores
+//   NEIGHBOURS numbers of y at once (conv_tile.cuh), their filters are placed where its sums are: a pair in each block
+//   of 8.
+// conv_nhwc_pad: the same, and images of g.c channels, a multiple of what 16 bytes hold, from images of fewer; the
+//   added channels are zero.
+// conv_nhwc_spread: moves pixels of images of h x w apart, so that neighbours are `down` rows and `right` columns
+//   apart, with zeros between them. c: channels, in whole runs of 16 bytes.
+// conv_nhwc_phases: filters of a convolution of dy, with strides of 1, that gives all pixels of dx that are next to
+//   each other within strides of down x right, by phases: sorted[phase][c][m][window], biases[phase][c], from w
+//   (m,c,kh,kw) and b (c), or none. 0 where a phase has no tap in the window.
+// conv_nhwc_join: dx (n,h,w,c) from what that convolution gave, [n][row][column][phase][c]; 0 if a pixel's phase has no
+//   tap. c: channels, in whole runs of 16 bytes.
 //
 // -DIMAGE, -DPRECISION, -DCHUNKED: as in nhwc/conv/conv.cu; a slab that channels do not fill is filled up with zeros.
 // -DNEIGHBOURS 2, or as many as 16 bytes hold.
@@ -80,12 +81,13 @@ extern "C" __global__ void conv_nhwc_spread(const IMAGE* __restrict__ x, IMAGE* 
     }
 }
 
-// Along an axis, as conv.py says. A row p rows behind a step meets the taps of phase (p + before) % step, if that is one.
+// Along an axis, as conv.py says. A row p rows after a step begins meets the taps of phase (p + before) % step, if
+// there is such a phase.
 struct Phases {
     int step, before, taps, number, low, window;
 };
 
-// The tap of a phase that meets a row of the window of dy; of a phase's rows there is one in each step.
+// The tap of a phase that meets a row of the window of dy; each step has one row of a phase.
 __device__ __forceinline__ int tap_of(const Phases& at, int phase, int row) {
     const int within = ((phase - at.before) % at.step + at.step) % at.step;
     const int tap = phase + ((within + at.before) / at.step - at.low - row) * at.step;

@@ -1,23 +1,23 @@
-// conv_nhwc (nhwc/conv/conv.cu) for steps of 1, where the hardware copies (tma.cuh), and copies a pixel once for all
-// taps. A block owns squares of y by FILTERS filters, and a group of four warps TALL of these squares: eight times eight
-// pixels of a row, in eight rows, or in eight images where these are small. One thread starts the copies: of a slab of
+// conv_nhwc (nhwc/conv/conv.cu) for strides of 1. The hardware copies (tma.cuh), and copies a pixel once for all taps.
+// A block owns squares of y by FILTERS filters, and a group of four warps owns TALL of these squares. A square is eight
+// pixels of a row, in eight rows, or in eight images if these are small. One thread starts the copies: of a slab of
 // channels of the patch of x that the squares meet, zero outside images, and of the filters' slabs, tap after tap. Two
-// groups do nothing but multiply: the pixels of a square that tap (r, s) meets lie in the patch as those of (0, 0) do, r
-// of its lines and s pixels further. Blocks stay, and take patches in turn, so that the next copies start while these
+// groups do nothing but multiply. The pixels of a square that tap (r, s) meets are in the patch as those of (0, 0) are,
+// but r lines and s pixels further. Blocks stay, and take patches in turn, so that the next copies start while these
 // sums are stored.
 //
 // Filters as conv_pack.cu leaves them for -DCHUNKED. -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DTALL, -DSTAGES,
-// -DWIDE_Y, -DACT, -DAFTER: as in conv.cu. -DBLOCKS: of a multiprocessor, 1 or 2. -DAT_ONCE: so many taps of filters
-// are a stage, at most. -DSTEPS_OF_SLAB: products of 32 bytes that a slab takes, 4, or fewer where g.c do not fill it: beyond
-// g.c there is zero. images: boxes of a patch's meeting pixels by DEPTH channels; filters: of FILTERS rows by DEPTH
-// numbers.
+// -DWIDE_Y, -DACT, -DAFTER: as in conv.cu. -DBLOCKS: of a multiprocessor, 1 or 2. -DAT_ONCE: how many taps of filters a
+// stage has, at most. -DSTEPS_OF_SLAB: products of 32 bytes that a slab takes: 4, or fewer if g.c channels do not fill
+// it, with zeros beyond g.c. images: boxes of the pixels that a patch meets by DEPTH channels; filters: boxes of
+// FILTERS rows by DEPTH numbers.
 //
-// Two options, with WIDE_Y, for what else is the tile's work. -DPOOLED: y's maxima over windows of 2x2 are stored in its
-// place, and the winners; patch.images == 0. -DGRADIENT: y is the gradient by what the activation ACT computed, plus another
-// image where `added` says so, and that by what it was given, gz, is stored, with sums over pixels in
-// parts[blocks / across][GRADIENT][m]: of gz, and where there are 2, of gz times a normalised image. A block keeps to its
-// filters: so many blocks as filters take tiles, or a multiple. Slabs of images like y, of a patch's own pixels, follow those
-// of x in the same buffers: what is added, what ACT_GRAD takes, and what was normalised.
+// Two options, with WIDE_Y, for what else a tile does. -DPOOLED: y's maxima over windows of 2x2, and the winners, are
+// stored in place of y; patch.images == 0. -DGRADIENT: y is the gradient by what the activation ACT computed, plus
+// another image if `added` says so. The gradient by what ACT was given, gz, is stored, with sums over pixels in
+// parts[blocks / across][GRADIENT][m]: of gz, and if GRADIENT is 2, of gz times a normalised image. A block keeps the
+// same filters: there are as many blocks as filters take tiles, or a multiple. Slabs of images like y, of a patch's own
+// pixels, follow those of x in the same buffers: what is added, what ACT_GRAD takes, and what was normalised.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 #include "include/tensor_cores/wgmma.cuh"
@@ -35,7 +35,7 @@ struct alignas(64) Beside {
     unsigned long long words[48];
 };
 
-// A factor of a product, 64 rows that lie in eights, so many bytes from one to the next.
+// A factor of a product: 64 rows in eights, with `apart` bytes from one eight to the next.
 __device__ __forceinline__ unsigned long long rows_of(const void* at, int apart) {
     return (unsigned long long)((unsigned)__cvta_generic_to_shared(at) >> 4) | 1ull << 16 |
            (unsigned long long)(apart / 16) << 32 | 1ull << 62;
@@ -186,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
 #endif
         }
 #if GRADIENT
-        // Over all warps, in shared memory that none reads any more
+        // Over all warps, in shared memory that no warp reads any more
         float* shared = (float*)memory;
         const int of_step = threadIdx.x % 4 * NEIGHBOURS + own_neighbour(), filter = blockIdx.x % across * FILTERS;
         await_turn(0);

@@ -1,4 +1,4 @@
-"""Launcher of conv_tma.cu: convolution of images in NHWC for steps of 1, where the hardware copies."""
+"""Launcher of conv_tma.cu: convolution of images in NHWC for strides of 1; the hardware copies (TMA)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..pixels import C_TYPES
 FILE = "nhwc/conv/conv_tma.cu"
 PATCHES, MIN_STAGES, THREADS_PER_BLOCK = 2, 3, 384
 ROW = 128                                  # bytes of a slab, of a pixel or a filter
-OWN = 1024                                 # bytes of shared memory that each block has beside what it asks for
+OWN = 1024                                 # bytes of shared memory that each block has in addition to what it requests
 
 
 class Tile(NamedTuple):
-    """What a block of a kernel owns: tall * 128 pixels (of conv_images.cu, images) by so many filters; stages of shared
-    memory, at most; blocks of a multiprocessor; what a product costs, relative to the best tile's of conv.cu; and taps
-    of a stage, at most."""
+    """What a block of a kernel owns: tall * 128 pixels (in conv_images.cu, images) by `filters` filters; stages of
+    shared memory, at most; blocks of a multiprocessor; what a product costs, relative to the best tile's of conv.cu;
+    and taps of a stage, at most."""
 
     file: str
     tall: int
@@ -39,7 +39,7 @@ class Tile(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """What tiles take for a gradient, as the kernel orders it: images like y and statistics, or None."""
+    """What tiles take for a gradient, in the kernel's order: images like y and statistics, or None."""
 
     added: cupy.ndarray | None
     known: cupy.ndarray
@@ -56,8 +56,8 @@ THEN: dict[str, tuple[launch.Constant, ...]] = {
 
 
 class Patch(NamedTuple):
-    """What a block owns of y: n images, of each h rows by w columns, which meet lines x line pixels of x. It consists
-    of squares: eight neighbours in a row, times eight rows or, where `images` says so, times eight images."""
+    """What a block owns of y: n images, h rows by w columns of each, which meet lines x line pixels of x. It consists
+    of squares: eight neighbours in a row, times eight rows, or times eight images if `images` says so."""
 
     n: int
     h: int
@@ -67,7 +67,7 @@ class Patch(NamedTuple):
     images: bool
 
     def shared(self, pixel: int = ROW) -> int:
-        """Of shared memory, with so many of a pixel."""
+        """Bytes of shared memory, with `pixel` bytes of a pixel."""
         return launch.blocks(self.n * self.lines * self.line * pixel, 1024) * 1024
 
     def struct(self, h: int, w: int, size: int) -> bytes:
@@ -76,12 +76,12 @@ class Patch(NamedTuple):
                                images=int(self.images))
 
     def number(self, *of: int) -> int:
-        """How many patches cover so many images, rows and columns."""
+        """How many patches cover the given numbers of images, rows and columns."""
         return math.prod(map(launch.blocks, of, (self.n, self.h, self.w)))
 
 
 def patches(squares: int, kh: int, kw: int) -> list[Patch]:
-    """All that consist of so many squares, 2 or 4."""
+    """All patches of `squares` squares, 2 or 4."""
     shapes = [(squares // (down * across), down, across) for down in (1, 2, 4) for across in (1, 2, 4)
               if down * across <= squares]
     return [Patch(n * (8 if images else 1), h, 8 * across, h + kh - 1, 8 * across + kw - 1, images)
@@ -89,8 +89,8 @@ def patches(squares: int, kh: int, kw: int) -> list[Patch]:
 
 
 class Tiles(NamedTuple):
-    """How a tile takes images: in patches, or, of conv_images.cu, in an order of y's pixels, in which those come first
-    that most taps meet. blocks: how many there are."""
+    """How a tile takes images: in patches, or in conv_images.cu, in an order of y's pixels: those that meet the most
+    taps come first. blocks: how many there are."""
 
     tile: Tile
     patch: Patch | None
@@ -101,15 +101,15 @@ class Tiles(NamedTuple):
 
 
 def _stages(tile: Tile, patch: Patch) -> int:
-    """Slabs of filters that fit into shared memory beside the patches and the barriers."""
+    """Stages of filters that fit into shared memory in addition to the patches and the barriers."""
     room = launch.most_shared() // tile.blocks - (tile.blocks - 1) * OWN
     return min(tile.stages, (room - PATCHES * patch.shared() - 16 * (tile.stages + PATCHES)) // tile.stage)
 
 
 def tiles(tile: Tile, n: int, h: int, w: int, m: int, kh: int, kw: int, *, images: bool = True) -> Tiles | None:
-    """By the patch of which the fewest cover all n x h x w pixels, and of such the smallest; None where none fits, or
-    images are one pixel, beside which seven in eight of a square would lie. images: whether squares may be eight images
-    high."""
+    """By the patch that covers all n x h x w pixels with the fewest patches, and of such the smallest. None if none
+    fits, or if images are one pixel: then seven in eight of a square would be outside. images: whether squares may be
+    eight images high."""
     patch = None if h == w == 1 else launch.best(
         (patch for patch in patches(2 * tile.tall, kh, kw) if _stages(tile, patch) >= MIN_STAGES
          and max(patch.lines, patch.line) <= MAX_BOX and images >= patch.images),
@@ -123,7 +123,7 @@ def tiles(tile: Tile, n: int, h: int, w: int, m: int, kh: int, kw: int, *, image
 
 
 def can(then: str, of: Tiles, m: int) -> bool:
-    """Whether a tile's sums can become that: a lane has neighbours that fill 16 bytes; for maxima, both rows of a
+    """Whether a tile's sums can become `then`: a lane has neighbours that fill 16 bytes; for maxima, both rows of a
     window of 2x2; for a gradient, each block can keep to the filters of one tile."""
     if then == "y" or of.patch is None or of.tile.filters < 32:
         return then == "y"
@@ -133,8 +133,7 @@ def can(then: str, of: Tiles, m: int) -> bool:
 
 
 def steps_of_slab(c: int, dtype: np.dtype) -> int:
-    """Of the 4 products of 32 bytes that a slab takes, those that c channels need: all, or fewer where they fill no
-    slab."""
+    """How many of the 4 products of 32 bytes that a slab takes c channels need: all, or fewer if they fill no slab."""
     return min(4, launch.blocks(c * dtype.itemsize, 32))
 
 
@@ -151,7 +150,7 @@ def product(of: Tiles, dtype: np.dtype, mode: str, c: int, h: int, w: int, m: in
     """The launch, and what starts it on images, packed filters, biases, y and the struct of sizes. c: of images; h, w,
     m: of y.
 
-    then: "y"; "maxima", y are those over windows of 2x2 of it, and the winners follow; "gradient" or "normalized", y is
+    then: "y"; "maxima": y gets the maxima over windows of 2x2, and the winners follow; "gradient" or "normalized": y is
     multiplied by the derivative of act, Beside follows, and sums by parts are returned, (parts, 1 or 2, m).
     """
     tile, patch, depth = of.tile, of.patch, ROW // dtype.itemsize

@@ -1,20 +1,21 @@
-// Gradient of the filters of a convolution of images of few channels in NHWC by mma, of float32 in tf32 or of bf16, at any
-// steps: dw[m][tap, c] is a product whose sums run over all pixels, split among blocks.
+// Gradient of the filters of a convolution of images of few channels in NHWC by mma, of float32 in tf32 or of bf16,
+// with any strides: dw[m][tap, c] is a product whose sums run over all pixels, split among blocks.
 //
-// A block owns 64 filters and takes some of all tiles of HEIGHT x WIDTH outputs in turn. It reads STAGES - 1 tiles ahead:
-// gradients, 64 numbers of a pixel, and what they meet of x, in pixels of 16 bytes, absent numbers zero. Along a row these
-// lie STEP apart beside each other, so that what neighbours in dy meet are neighbours. A warp takes 16 * TALL filters and
-// 1 / HALVES of each row of taps, and each SHARES-th run of pixels; SHARES warps' sums are added at the end, in their order.
+// A block owns 64 filters and takes some of all tiles of HEIGHT x WIDTH outputs in turn. It reads STAGES - 1 tiles
+// ahead: gradients, 64 numbers of a pixel, and what they meet of x, in pixels of 16 bytes, absent numbers zero. Pixels
+// that are STEP apart in a row are stored next to each other, so that what neighbours in dy meet are neighbours. A warp
+// takes 16 * TALL filters, 1 / HALVES of each row of taps, and every SHARES-th run of pixels. The sums of SHARES warps
+// are added at the end, in their order.
 //
-// tf32: a pixel has four numbers, one for each channel. Columns of a product are the channels of two taps that are
-//   neighbours in a row of the filter; its rows 16 filters, of which a lane holds two neighbours; it sums over eight pixels
-//   of a row in the order 0, 2, 4, 6, 1, 3, 5, 7.
-// bf16: a pixel has eight numbers, the channels of FOLD neighbours, and is a product's columns; it sums over 16 pixels.
-//   ldmatrix turns both factors. Runs of x begin at any number, so that they go through registers.
+// tf32: a pixel has four numbers, one for each channel. The columns of a product are the channels of two taps that are
+//   neighbours in a row of the filter. Its rows are 16 filters, and a lane holds two neighbouring ones. It sums over
+//   eight pixels of a row in the order 0, 2, 4, 6, 1, 3, 5, 7.
+// bf16: a pixel has eight numbers, the channels of FOLD neighbours, which are the columns of a product. A product sums
+//   over 16 pixels. ldmatrix transposes both factors. Runs of x begin at any number, so they go through registers.
 //
-// -DIMAGE, -DPRECISION: float TF32, or unsigned short BF16. -DKH -DKW -DSH -DSW -DFOLD, which divides SW, 1 in tf32;
-// -DHEIGHT -DWIDTH, of a multiple of eight; -DSTAGES -DTALL 1, 2 or 4 -DHALVES 1 or 2. Requires g.m in runs of 16 bytes, and
-// dy on a multiple of 16 bytes. What blocks leave is as nhwc/grad_w/conv_grad_w_sum.cu reads it.
+// -DIMAGE, -DPRECISION: float TF32, or unsigned short BF16. -DKH -DKW -DSH -DSW; -DFOLD, which divides SW, 1 in tf32;
+// -DHEIGHT; -DWIDTH, a multiple of eight; -DSTAGES; -DTALL 1, 2 or 4; -DHALVES 1 or 2. Requires: g.m is in whole runs
+// of 16 bytes, and dy starts at a multiple of 16 bytes. Blocks write as nhwc/grad_w/conv_grad_w_sum.cu reads.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 #include "include/nhwc/transposed.cuh"
@@ -30,8 +31,8 @@ constexpr int LINES = (HEIGHT - 1) * SH + KH, SAME = WIDTH + (2 * PAIRS + STEP -
 constexpr int PIXELS = HEIGHT * WIDTH, OF_DY = PIXELS * FILTERS, STAGE = OF_DY + LINES * LINE * PER_PIECE;    // numbers
 constexpr int MEETING = (LINES * LINE + THREADS_PER_BLOCK - 1) / THREADS_PER_BLOCK;      // pixels of x of a thread
 
-// n images of c channels, h x w; m filters, oh x ow outputs; zeros above and left of images; tiles of an image, down and
-// across, and the parts of all.
+// n images of c channels, h x w; m filters, oh x ow outputs; zeros above and left of images; tiles of an image, down
+// and across, and the parts of all tiles.
 struct FewGradW {
     int n, c, h, w, m, oh, ow, top, left, down, across, splits;
 };
@@ -40,12 +41,12 @@ struct alignas(16) Piece {
     IMAGE v[PER_PIECE];
 };
 
-// Where 16 bytes of a pixel's gradients lie: such that those that lanes read at once lie in different banks.
+// Where 16 bytes of a pixel's gradients are stored: those that lanes read at once are in different banks.
 __device__ __forceinline__ int place_of(int pixel, int piece) {
     return (pixel * (FILTERS / PER_PIECE) + (piece ^ (pixel & 7))) * PER_PIECE;
 }
 
-// Where a tap of a row meets it, in pixels from the first one on.
+// Where a tap of a row meets a line of x, in pixels from the line's first one on.
 __device__ __forceinline__ int meets(int tap) { return tap % STEP * SAME + tap / STEP; }
 
 struct Tile {
@@ -59,7 +60,7 @@ struct Tile {
     }
 };
 
-// Which row of x the at-th pixel of those that a tile meets lies in, and its first column there.
+// Of the at-th pixel that a tile meets: its row of x, and its first column there.
 __device__ __forceinline__ int row_of(const FewGradW& g, const Tile& tile, int at) {
     return tile.row * SH - g.top + at / LINE;
 }
@@ -81,7 +82,7 @@ __device__ __forceinline__ void start_gradients(IMAGE* to, const IMAGE* dy, cons
 }
 
 #if PRECISION == BF16
-// A thread's pixels of x, on their way.
+// A thread's pixels of x, in registers.
 struct Coming {
     Piece piece[MEETING];
 
@@ -181,7 +182,7 @@ __device__ __forceinline__ void multiply(float (&sums)[COLUMNS][TALL][4], const 
 #endif
 }
 
-// Where the sums of a number of the filters are: in which column of 8 of a row of taps, and where there.
+// Where the sums of a number of the filters are: in which column of 8 of a row of taps, and at which place of that.
 __device__ __forceinline__ int place_of_sum(int s, int c, int channels) {
     return PRECISION == BF16 ? s / FOLD * 8 + s % FOLD * channels + c : s / 2 * 8 + s % 2 * 4 + c;
 }

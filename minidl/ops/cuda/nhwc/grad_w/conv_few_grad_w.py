@@ -18,13 +18,13 @@ FILTERS, PIXELS, THREADS_PER_BLOCK = 64, 128, 256
 MAX_STAGES, MAX_PRODUCTS = 4, 32           # products whose sums a warp keeps, each of 16 filters by 8 numbers
 WIDTHS = (8, 16, 32, 64)                   # of a tile
 IMAGES: dict[str, np.dtype] = {"TF32": np.dtype(np.float32), "BF16": np.dtype(np.uint16)}       # by PRECISION
-# A launch, whose splits are of the pixels, and what starts it on dy, x and what they find: (splits, taps * c, m)
+# A launch that splits the pixels, and what starts it on dy, x and an array for its sums: (splits, taps * c, m)
 Product = tuple[launch.Plan, Callable[[cupy.ndarray, cupy.ndarray, cupy.ndarray], None]]
 
 
 class Spread(NamedTuple):
-    """How taps are spread over warps: of each row 1 / halves, with 16 * tall filters; and how many neighbours of a row
-    are one pixel of 16 bytes, the taps of a row in such pixels, and in pairs of all warps."""
+    """How taps are spread over warps: a warp takes 1 / halves of each row, with 16 * tall filters. Also: how many
+    neighbours of a row are one pixel of 16 bytes, the taps of a row in such pixels, and in pairs of all warps."""
 
     folded: int
     taps: int
@@ -34,7 +34,7 @@ class Spread(NamedTuple):
 
 
 def spread(g: ConvGeometry, mode: str) -> Spread | None:
-    """With the most filters; None where the sums are too many for a warp."""
+    """The one with the most filters; None if the sums are too many for a warp."""
     folded = fold(g.c, g.kw, g.sw, IMAGES[mode]) if mode == "BF16" else 1
     taps, columns = launch.blocks(g.kw, folded), 2 if mode == "BF16" else 1
     for tall in (4, 2, 1):
@@ -53,7 +53,7 @@ def constants(mode: str, kernel: tuple[int, int], steps: tuple[int, int], width:
 
 
 def can(g: ConvGeometry, dy: cupy.ndarray, x: cupy.ndarray, mode: str) -> bool:
-    """Of bf16 at steps alone: elsewhere the hardware copies, or whole lines are copied."""
+    """bf16 only if a stride is not 1: otherwise the hardware copies, or whole lines are copied."""
     each = PIXEL // dy.dtype.itemsize
     return (IMAGES.get(mode) == dy.dtype and g.c <= each and g.m % each == 0
             and (mode == "TF32" or (g.sh, g.sw) != (1, 1)) and spread(g, mode) is not None
@@ -62,7 +62,7 @@ def can(g: ConvGeometry, dy: cupy.ndarray, x: cupy.ndarray, mode: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def product(g: ConvGeometry, mode: str, splits: int | None = None) -> Product | None:
-    """None where no tile fits shared memory."""
+    """None if no tile fits shared memory."""
     of, size = spread(g, mode), IMAGES[mode].itemsize
     assert of
     step = g.sw // of.folded

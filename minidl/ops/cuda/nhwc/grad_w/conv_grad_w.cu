@@ -1,29 +1,29 @@
 // Gradient of the filters of a convolution of images in NHWC on the tensor cores: dw[m][tap, c] is a product whose sums
 // run over all pixels, split among blocks.
 //
-// conv2d_nhwc_dw: a block owns FILTERS filters and a run of taps of a slab of channels, TILES x 64 rows (tap, channel) a
-//   group of four warps, and walks over chunks of pixels: whole rows of outputs, or a part of one. In shared memory lie
-//   the chunk's gradients, and its image rows with their borders, which serve all the block's taps: a lane gathers A,
-//   pixels by rows, from where its pixel and its tap are. B, pixels by filters, is read from shared memory by wgmma
-//   itself: gradients of bf16 as they lie in memory, float32 ones rounded and moved to where pixels are neighbours.
-//   Copies are ahead by some chunks, and started while products are under way. conv_grad_w_sum.cu adds up.
+// conv2d_nhwc_dw: a block owns FILTERS filters and a run of taps of a slab of channels, TILES x 64 rows (tap, channel)
+//   for each group of four warps. It walks over chunks of pixels: whole rows of outputs, or a part of one. Shared
+//   memory holds the chunk's gradients, and its image rows with their borders, which serve all the block's taps. A lane
+//   gathers A, pixels by rows, from where its pixel and its tap are. wgmma itself reads B, pixels by filters, from
+//   shared memory: gradients of bf16 as they are in memory, float32 ones rounded and moved so that pixels are
+//   neighbours. Copies are some chunks ahead, and start while products run. conv_grad_w_sum.cu adds up.
 //
-// Requires: PIXELS positions of a chunk; slab <= TILES * 64 * GROUPS. -DIMAGE: float, or unsigned short, the bits of bf16.
-// -DPRECISION (mma.cuh), BF16 with images of it. -DSM_90A for wgmma, else mma. -DGROUPS -DTILES -DFILTERS -DPIXELS
-// -DSTAGES -DBLOCKS, at least so many on a multiprocessor, -DX_COPY -DDY_COPY, bytes that are
-// copied at once. -DWIDE: slabs of bf16 are of multiples of 8 channels, which 16 bytes of shared memory hold.
+// Requires: at most PIXELS positions of a chunk; slab <= TILES * 64 * GROUPS. -DIMAGE: float, or unsigned short, the
+// bits of bf16. -DPRECISION (mma.cuh), BF16 with images of it. -DSM_90A for wgmma, else mma. -DGROUPS -DTILES -DFILTERS
+// -DPIXELS -DSTAGES; -DBLOCKS, the least number of blocks on a multiprocessor; -DX_COPY -DDY_COPY, bytes that are
+// copied at once. -DWIDE: slabs of bf16 have a multiple of 8 channels, and 16 bytes of shared memory hold 8.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 #include "include/tensor_cores/wgmma.cuh"
 #include "include/tensor_cores/wgmma_registers.cuh"
 #include "include/nhwc/transposed.cuh"
 
-// Geometry of a convolution, and: channels of a slab, slabs; taps of a block, runs of taps; rows of outputs of a chunk and
-// of the filter, which are its lines of the image; columns of outputs, pixels of a line with its border; parts of a row of
-// outputs; chunks of pixels, and the parts they are split into. Elements of shared memory from a pixel to the next, and
-// from a line; where the first one lies. A line is copied by slots, pixels one by one, or `whole`, without its border, as
-// one: slots of a line, the first one's column, elements from one to the next, where the first one lies; copies of a slot,
-// and the block's threads as slots and copies.
+// Geometry of a convolution, and: channels of a slab, slabs; taps of a block, runs of taps; rows of outputs of a chunk,
+// and of the filter for each, which together are the chunk's lines of the image; columns of outputs, pixels of a line
+// with its border; parts of a row of outputs; chunks of pixels, and the parts they are split into. Elements of shared
+// memory from a pixel to the next, and from a line to the next; where the first pixel is. A line is copied in slots:
+// each pixel is one, or the `whole` line is, without its border. Slots of a line, the first one's column, elements from
+// one to the next, where the first one is; copies of a slot, and the block's threads as slots and copies.
 struct GradW {
     int n, c, h, w, m, kh, kw, oh, ow, sh, sw, top, left;
     int slab, slabs, taps, runs, rows, filter_rows, across, width, segments, chunks, splits;
@@ -53,7 +53,7 @@ template <int BYTES> __device__ __forceinline__ void copy_bytes(void* to, const 
         start_copy((Pack<BYTES / 4>*)to, (const Pack<BYTES / 4>*)from, valid);
 }
 
-// What a block works with. Where a chunk's image lies is found two chunks ahead, line by line and then pixel by pixel.
+// What a block works with. Where a chunk's image is in x is found two chunks ahead: line by line, then pixel by pixel.
 struct Job {
     GradW p;
     const IMAGE *dy, *x;
@@ -223,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
         for (int i = threadIdx.x; i < STAGES * job.image_stage / 4; i += THREADS_PER_BLOCK) ((int*)job.images)[i] = 0;
     job.firsts[threadIdx.x] = threadIdx.x / p.copies << 16 | threadIdx.x % p.copies;
 
-    // Where a lane's rows are, from a pixel's place on: two neighbouring blocks of 8, of which WIDE knows one
+    // Where a lane's rows are, from a pixel's place on: two neighbouring blocks of 8; with WIDE a lane knows one
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, group = threadIdx.x / GROUP;
     int rows[TILES][2];
 #pragma unroll

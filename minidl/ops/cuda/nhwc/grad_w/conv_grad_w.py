@@ -20,13 +20,13 @@ IMAGES = {np.dtype(np.float32): "float", np.dtype(np.uint16): "unsigned short"} 
 SUM_TILE, SUM_LINES = 32, 16               # filters, and lines of them, of a block of conv2d_nhwc_dw_sum
 PARTS_IN_TURN = 24                         # that one of its threads adds, if others can take the rest
 MOST_SPLITS = 1024
-# For some shapes each, by their `can`: the first that can, and has a plan, computes the parts
+# Each is for some shapes, as its `can` says: the first that can, and has a plan, computes the parts
 OWN = conv_few_grad_w, rows_grad_w, conv_grad_w_tma
-SYSTEM = 1024                              # bytes of shared memory that each block takes beside its own
+SYSTEM = 1024                              # bytes of shared memory that each block takes in addition to its own
 
 
 class Tile(NamedTuple):
-    """What a block owns: groups x tiles x 64 rows (tap, channel) by so many filters; pixels of a chunk, and how many
+    """What a block owns: groups x tiles x 64 rows (tap, channel) by `filters` filters; pixels of a chunk, and how many
     chunks shared memory holds; blocks of a multiprocessor; and what a product costs, relative to the best tile's."""
 
     groups: int
@@ -47,7 +47,7 @@ class Tile(NamedTuple):
         return self.tiles * self.filters // 2
 
 
-# Of images of bf16, and of float32 by precision. The first are the best where they are filled
+# For images of bf16, and of float32 by precision. The first are the best if they are filled
 TILES = {
     "half": (Tile(2, 3, 128, 64, 4, 1, 1.0), Tile(2, 2, 128, 64, 4, 1, 1.1), Tile(3, 3, 64, 64, 4, 1, 1.15),
              Tile(2, 3, 64, 64, 4, 1, 1.2), Tile(2, 1, 128, 64, 4, 1, 1.4), Tile(2, 1, 64, 64, 4, 2, 1.6),
@@ -58,8 +58,8 @@ TILES = {
     "TF32X3": (Tile(2, 3, 64, 32, 4, 1, 1.0), Tile(2, 2, 64, 32, 4, 1, 1.1), Tile(2, 1, 64, 32, 4, 1, 1.4),
                Tile(1, 1, 64, 32, 4, 2, 2.0)),
 }
-SUMS_OF_MMA = 128                          # of a thread, at most, where mma leaves it fewer registers than wgmma
-# What a block costs beside its chunks, and to write and add one of its sums, in chunks of it
+SUMS_OF_MMA = 128                          # of a thread, at most, with mma, which leaves it fewer registers than wgmma
+# What a block costs in addition to its chunks, and to write and add one of its sums; both in chunks of it
 START, SUMS = 6, 0.08 / (384 * 128)
 
 
@@ -71,7 +71,7 @@ class Copies(NamedTuple):
     of_line: int
 
     def grain(self, g: ConvGeometry, dtype: np.dtype) -> int:
-        """What slabs of channels are multiples of, where there are several."""
+        """What slabs of channels are multiples of, if there are several."""
         return max(self.of_x // dtype.itemsize, min(8, g.c))
 
 
@@ -105,7 +105,7 @@ def _slab(tile: Tile, g: ConvGeometry, each: int) -> tuple[int, int, int, int]:
 
 
 def _cost(tile: Tile, g: ConvGeometry, grain: int) -> float:
-    """Of a pixel's products, those that are idle among them."""
+    """The cost of a pixel's products, including idle ones."""
     return _slab(tile, g, grain)[0] * -(-g.m // tile.filters) * tile.rows * tile.filters * tile.cost
 
 
@@ -192,7 +192,7 @@ def tiles_of(dtype: np.dtype, precision: str) -> str:
 
 
 def _at_once(array: cupy.ndarray, elements: int) -> int:
-    """The largest of 16, 8, 4 and 2 bytes in which runs of so many elements can be copied."""
+    """The largest of 16, 8, 4 and 2 bytes in which runs of `elements` elements can be copied."""
     return next(b for b in (16, 8, 4, 2) if elements * array.itemsize % b == 0 and array.data.ptr % b == 0)
 
 
@@ -200,7 +200,7 @@ def grad_w(dy: cupy.ndarray, x: cupy.ndarray, g: ConvGeometry, *, precision: str
            splits: int | None = None) -> cupy.ndarray:
     """dw (m,c,kh,kw) in float32 from dy (n,oh,ow,m) and x (n,h,w,c), both float32, or both bf16 as bits in uint16.
 
-    precision: "tf32", "3xtf32" or "bf16", of the products; sums are float32's. tile, splits: in place of what the
+    precision: "tf32", "3xtf32" or "bf16", of the products; sums are in float32. tile, splits: in place of what the
     launcher finds best.
     """
     if dy.dtype != x.dtype or x.dtype not in IMAGES:

@@ -1,8 +1,8 @@
-// Adds what the blocks of conv_grad_w.cu or conv_grad_w_tma.cu have found, [split][tap][channel][filter], in
-// their order, and turns it to (m, c, kh, kw).
+// Adds what the blocks of this folder's other kernels have found, [split][tap][channel][filter], in an order that sizes
+// decide, and transposes it to (m, c, kh, kw).
 constexpr int SIDE = 32, LINES = 16, EACH_LINE = SIDE / LINES;  // of a tile of sums; lines of it at a time
 
-// A block adds SIDE / share numbers of SIDE filters: `share` lines take turns at the parts of one.
+// A block adds SIDE / share numbers of SIDE filters: `share` lines take turns at the parts of one number.
 extern "C" __global__ void __launch_bounds__(SIDE* LINES)
     conv2d_nhwc_dw_sum(const float* parts, float* dw, int splits, int share, int m, int c, int taps) {
     __shared__ float turned[SIDE][SIDE + 1];

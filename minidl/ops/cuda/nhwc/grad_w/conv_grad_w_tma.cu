@@ -1,20 +1,20 @@
-// Gradient of the filters of a convolution of images in NHWC, in bf16 or tf32, for steps of 1, where the hardware copies
-// (include/tensor_cores/tma.cuh): dw[m][tap, c] is a product whose sums run over all pixels, split among blocks.
+// Gradient of the filters of a convolution of images in NHWC, in bf16 or tf32, with strides of 1. The hardware copies
+// (include/tensor_cores/tma.cuh). dw[m][tap, c] is a product whose sums run over all pixels, split among blocks.
 //
-// A block owns FILTERS filters, CHANNELS channels and TAPS taps, and takes some of all patches (patch.cuh). One thread starts
-// the copies: of a patch of dy, zero outside of y, and of what it meets of x. Both lie in shared memory pixel by pixel. For
-// tap (r, s) x begins r lines and s pixels further than for (0, 0). Two groups of four warps multiply:
+// A block owns FILTERS filters, CHANNELS channels and TAPS taps, and takes some of all patches (patch.cuh). One thread
+// starts the copies: of a patch of dy, zero outside of y, and of what it meets of x. Shared memory holds both pixel by
+// pixel. For tap (r, s), x begins r lines and s pixels further than for (0, 0). Two groups of four warps multiply:
 //
-// bf16: a group takes half of the taps. wgmma reads x as B, pixels by channels; A, filters by pixels, goes to registers,
-//   turned over, once for all taps of a group.
-// tf32: wgmma takes no factors whose sums run over rows, so mma does it: a warp takes 8 channels. Of fewer than 64
-//   channels warps share out the patches, and leave a split each. A product's eight pixels are taken in the order 0, 2,
-//   4, 6, 1, 3, 5, 7, so that the lanes' numbers lie in different banks.
+// bf16: a group takes half of the taps. wgmma reads x as B, pixels by channels. A, filters by pixels, goes to
+//   registers, transposed, once for all taps of a group.
+// tf32: wgmma takes no factors whose sums run over rows, so mma does it: a warp takes 8 channels. With fewer than 64
+//   channels, warps share out the patches, and each share leaves a split of its own. A product's eight pixels are taken
+//   in the order 0, 2, 4, 6, 1, 3, 5, 7, so that the lanes' numbers are in different banks.
 //
-// Requires: for bf16 rows of a patch in pairs, or images where `images` says so; for tf32 lines of a multiple of eight
-// pixels, and at least SHARES stages. -DIMAGE, -DPRECISION BF16 or TF32, -DTAPS, for tf32 -DROW_TAPS of them side by
-// side, -DSTAGES of at least two, -DCHANNELS and -DFILTERS: 16, 32 or 64, for bf16 64 filters.
-// What blocks leave is [split][tap][channel][filter], as in nhwc/grad_w/conv_grad_w.cu.
+// Requires: for bf16, rows of a patch in pairs, or images in pairs if `images` says so; for tf32, lines of a multiple
+// of eight pixels, and at least SHARES stages. -DIMAGE, -DPRECISION BF16 or TF32, -DTAPS, for tf32 -DROW_TAPS of them
+// side by side, -DSTAGES of at least two, -DCHANNELS and -DFILTERS: 16, 32 or 64, for bf16 64 filters. Blocks write
+// [split][tap][channel][filter], as in nhwc/grad_w/conv_grad_w.cu.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 #include "include/tensor_cores/wgmma.cuh"
@@ -26,12 +26,12 @@
 
 constexpr int MULTIPLYING = 2 * GROUP, THREADS_PER_BLOCK = MULTIPLYING + GROUP;
 constexpr int FIRST = (TAPS + 1) / 2;                                    // taps of the first group
-// Copied rows of a pixel of dy and of x; warps that take a patch, and how many take others
+// Copied rows of a pixel of dy and of x; warps that take one patch, and how many sets of such warps there are
 constexpr int DY_SLABS = (FILTERS + DEPTH - 1) / DEPTH, X_SLABS = (CHANNELS + DEPTH - 1) / DEPTH;
 constexpr int WARPS = PRECISION == TF32 ? CHANNELS / 8 : MULTIPLYING / 32, SHARES = MULTIPLYING / 32 / WARPS;
 
-// Images of c channels; m filters; taps kh x kw, and how many runs of TAPS; zeros above and left of images; patches of a
-// split, and how many splits take one more.
+// Images of c channels; m filters; taps kh x kw, and how many runs of TAPS; zeros above and left of images; patches of
+// a split, and how many splits take one more.
 struct GradWTma {
     int c, m, kh, kw, top, left, runs, each, more;
 };
@@ -41,15 +41,15 @@ struct Turns {
     int of_dy, of_x, stage;
 };
 
-// How many patches are this block's split's.
+// How many patches this block's split has.
 __device__ __forceinline__ int patches_of(const GradWTma& g) { return g.each + ((int)blockIdx.y < g.more); }
 
-// What a share of this block's split finds.
+// Where the sums of a share of this block's split are written.
 __device__ __forceinline__ float* part_of(float* parts, const GradWTma& g, int share = 0) {
     return parts + (long long)(blockIdx.y * SHARES + share) * g.kh * g.kw * g.c * g.m;
 }
 
-// Pixels of a patch of x, from where tap (0, 0) begins to where each from `tap` on does.
+// For each tap from `tap` on: how many pixels of a patch of x it begins after tap (0, 0).
 template <int COUNT> __device__ __forceinline__ void shifts(int (&shift)[COUNT], const GradWTma& g, const Patch& patch, int tap) {
 #pragma unroll
     for (int t = 0; t < COUNT; ++t) {
@@ -58,7 +58,7 @@ template <int COUNT> __device__ __forceinline__ void shifts(int (&shift)[COUNT],
     }
 }
 
-// B of a product: eight pixels by CHANNELS channels, and eight more so many bytes further.
+// B of a product: eight pixels by CHANNELS channels, and eight more `apart` bytes further.
 __device__ __forceinline__ unsigned long long pixels_of(const void* at, int apart) {
     return (unsigned long long)((unsigned)__cvta_generic_to_shared(at) >> 4) | 1ull << 16 |
            (unsigned long long)(apart / 16) << 32 | 1ull << 62;
@@ -70,7 +70,8 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
                                          const Patch& patch, const Turns& turns, float* parts, int tap, int filter,
                                          int channel) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = lane % 8;
-    // Of a lane's pixel in an eight, the numbers of a block of eight filters; eights begin on multiples of 1,024 bytes
+    // Where a lane's pixel of eight has the numbers of a block of eight filters; each eight pixels begin at a multiple
+    // of 1,024 bytes
     const int own = row * 128 + ((warp * 2 + lane / 8 % 2) ^ row) * 16;
     const int down = patch.images ? patch.n : patch.h;                   // along which eights are in pairs
     const int beside = patch.images ? patch.h : patch.n;
@@ -88,8 +89,8 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
         const unsigned char *dy = memory + stage.at * turns.stage + lane / 16 * dy_down + own;
         const unsigned char* x = memory + stage.at * turns.stage + turns.of_dy;
         int i = 0, j = 0, k = 0;
-        // Products of filters in `a`; meanwhile, once those before are done with them, other registers are given those of the
-        // next pixels, the last ones for nothing
+        // Products of filters in `a`. Meanwhile, once the products before no longer need the other registers, these get
+        // the filters of the next pixels; the last load is not used
         const auto multiply = [&](unsigned (&a)[4], unsigned (&next)[4]) {
             const unsigned char* meets = x + i * x_beside + j * x_down + k * 128;
             begin_products();
@@ -126,15 +127,16 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
         }
 }
 
-// Taps of a run, of 8 channels of this warp. A product's columns are these channels, and its rows 16 filters, of which a
-// lane holds two neighbours. Steps go down the rows of eight columns, so that one line of x is new to a step; it is read,
-// as are the step's filters, while the products of the step before run, also where that is of another patch.
+// Taps of a run, of 8 channels of this warp. A product's columns are these channels, and its rows are 16 filters; a
+// lane holds two neighbouring ones. Steps go down the rows of eight columns, so that one line of x is new to a step.
+// This line and the step's filters are read while the products of the step before run, also if that step is of another
+// patch.
 __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* full, Barrier* empty, const GradWTma& g,
                                               const Patch& patch, const Turns& turns, float* parts, int run, int filter,
                                               int channel) {
     constexpr int LINES = TAPS / ROW_TAPS, SLOTS = LINES + 1, PERIOD = SLOTS % 2 ? 2 * SLOTS : SLOTS;
     const int lane = threadIdx.x % 32, within = lane % 4, own = lane / 4;
-    // % SHARES: where all warps share one patch, a constant, so that addresses of stages stay in uniform registers
+    // % SHARES: a constant if all warps share one patch, so that addresses of stages stay in uniform registers
     const int warp = threadIdx.x / 32 % WARPS, share = threadIdx.x / 32 / WARPS % SHARES;
     const int piece = warp % 4 * 2 + own / 4, from = own % 4 * 4;        // of a row of x, 16 bytes and the number's place
     const int down = run / ceil_div(g.kw, ROW_TAPS), right = run - down * ceil_div(g.kw, ROW_TAPS);
@@ -145,11 +147,11 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
         const int q = r * patch.line + s + 2 * within + i;
         meets[i] = DY_SLABS * turns.of_dy + warp / 4 * turns.of_x + q * 128 + (piece ^ (q & 7)) * 16 + from;
     }
-    // Two filters of pixel 2 within, of an eight of dy, which begins on a multiple of 1,024 bytes; 16 filters further
-    // the bit of 64 differs, and for the next pixel those of 128 and 16
+    // Two filters of pixel 2 * within of eight pixels of dy, which begin at a multiple of 1,024 bytes. 16 filters
+    // further the bit of 64 differs, and for the next pixel those of 128 and 16 differ
     const int pair = 2 * within * 128 + (own / 2 ^ 2 * within) * 16 + own % 2 * 8;
     const int row = patch.w * 128, line = patch.line * 128;              // bytes of dy, and of x
-    // Of the next step: its pixels of the first filters and of the others, and what the first pixel of all meets at (0, 0)
+    // Where the next step's pixels have the first filters and the others, and what their first one meets at (0, 0)
     const unsigned char *dy = memory + share * turns.stage, *high = dy + turns.of_dy, *x = dy;
     const auto load = [&](unsigned (&a)[FILTERS / 16][4]) {
 #pragma unroll
@@ -159,8 +161,8 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
             a[e / 2][e % 2 * 2 + 1] = two.y;
         }
     };
-    // Two pixels of a lane for each tap. What two taps share is read twice (volatile): mma takes a pair from neighbouring
-    // registers, and to move numbers there costs more
+    // Two pixels of a lane for each tap. What two taps share is read twice (volatile): mma takes a pair from
+    // neighbouring registers, and moving numbers there costs more
     const auto load_line = [&](unsigned (&b)[ROW_TAPS][2], int which) {
 #pragma unroll
         for (int i = 0; i < 2 * ROW_TAPS; ++i)
@@ -226,7 +228,7 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
             for (int e = 0; e < 2; ++e) {
                 const int y = r + tap / ROW_TAPS, x = s + tap % ROW_TAPS;
                 const int c = channel + warp * 8 + within * 2 + e, m = filter + t * 16 + own * 2;
-                // Each tap by one run only; c and m are multiples of four
+                // Only one run stores each tap; c and m are multiples of four
                 if (y >= down * LINES && x >= right * ROW_TAPS && c < g.c && m < g.m)
                     *(Pack<2>*)(part + ((y * g.kw + x) * g.c + c) * g.m + m) = {sums[tap][t][e], sums[tap][t][e + 2]};
             }

@@ -1,4 +1,4 @@
-"""Launcher of conv_grad_w_tma.cu: the gradient of filters of images in NHWC, where the hardware copies."""
+"""Launcher of conv_grad_w_tma.cu: the gradient of filters of images in NHWC that the hardware copies (TMA)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIDES = 16, 32, 64                         # channels of a block, and filters
 MAX_TAPS, MAX_STAGES = 9, 8
 SIZES = {"BF16": 2, "TF32": 4}             # bytes of a number, by PRECISION
 MIN_PIXELS, MAX_PIXELS = 32, 256           # of a patch
-TURN = {"BF16": 12, "TF32": 4}             # pixels that a patch takes longer than its own
+TURN = {"BF16": 12, "TF32": 4}             # extra time of a patch, in pixels
 COPY = {"BF16": 0, "TF32": 4}              # pixels of one filter and one channel that take as long as a copied byte
 
 
@@ -43,7 +43,7 @@ class Tile(NamedTuple):
         return of_dy * patch.n * patch.h * patch.w * ROW + of_x * patch.shared()
 
     def time(self, patch: Patch) -> float:
-        """What a patch takes, in pixels of this tile."""
+        """The time of a patch, in pixels of this tile."""
         copies = COPY[self.mode] * self.stage(patch) / (self.filters * self.channels)
         return patch.n * patch.h * patch.w + TURN[self.mode] + copies
 
@@ -60,7 +60,7 @@ def _tile(g: ConvGeometry, mode: str) -> Tile:
 
 
 def copied(g: ConvGeometry, dy: cupy.ndarray, x: cupy.ndarray, mode: str) -> bool:
-    """Whether the hardware can copy both, for steps of 1 and products in their own numbers."""
+    """Whether the hardware can copy both, for strides of 1 and products in their own type."""
     each = 16 // x.dtype.itemsize
     return (has_wgmma() and mode in SIZES and (g.sh, g.sw) == (1, 1) and g.c % each == g.m % each == 0
             and (mode == "BF16") == (x.dtype == np.uint16)
@@ -88,8 +88,8 @@ def _patches(g: ConvGeometry, tile: Tile) -> list[tuple[int, Patch]]:
 
 
 def _taps(g: ConvGeometry, mode: str) -> tuple[int, int, int]:
-    """Taps of a block, of them side by side, and how many blocks take all. In tf32 they are whole rows of a filter, or
-    equal parts of one."""
+    """Taps of a block, how many of them are side by side, and how many blocks take all. In tf32 they are whole rows of
+    a filter, or equal parts of one."""
     across = launch.blocks(g.kw, MAX_TAPS)
     row_taps = launch.blocks(g.kw, across)
     if mode == "BF16" and across > 1:
@@ -100,7 +100,7 @@ def _taps(g: ConvGeometry, mode: str) -> tuple[int, int, int]:
 
 @functools.lru_cache(maxsize=1024)
 def product(g: ConvGeometry, mode: str, splits: int | None = None) -> Product | None:
-    """None where no patch fits. Patches are split among blocks, of which each share of the warps leaves sums."""
+    """None if no patch fits. Patches are split among blocks. Each share of a block's warps leaves its own sums."""
     tile = _tile(g, mode)
 
     def cost(of: tuple[int, Patch]) -> tuple[float, int, int]:

@@ -1,19 +1,20 @@
-// Gradient of the filters of a convolution of images in NHWC by 1x1, in bf16 or tf32, without padding and in steps of
-// 1, and so of a linear layer's weight, where the hardware copies (include/tensor_cores/tma.cuh): dw[m][c] is a product
-// whose sums run over all rows, which are pixels, split among blocks.
+// Gradient of the filters of a 1x1 convolution of images in NHWC, in bf16 or tf32, without padding and with strides of
+// 1, and so of a linear layer's weight. The hardware copies (include/tensor_cores/tma.cuh). dw[m][c] is a product whose
+// sums run over all rows, which are pixels, split among blocks.
 //
 // A block owns CHANNELS channels and FILTERS filters, and takes some of all chunks of DEPTH rows. One thread starts the
 // copies: of a chunk of x and of one of dy, zero beyond the last row, in slabs of DEPTH channels or filters. Two groups
 // of four warps multiply:
 //
-// bf16: wgmma reads both factors, rows by channels and rows by filters, as they lie. A group has half of the channels.
+// bf16: wgmma reads both factors, rows by channels and rows by filters, as they are in memory. A group has half of the
+//   channels.
 // tf32: wgmma takes no factors whose sums run over rows, so mma does it. A group has half of the filters, and a warp of
 //   it a quarter of the channels. A product's eight rows are taken in the order 0, 2, 4, 6, 1, 3, 5, 7, so that the
-//   lanes' numbers lie in different banks.
+//   lanes' numbers are in different banks.
 //
-// Requires: c and m whole runs of 16 bytes. -DIMAGE, -DPRECISION BF16 or TF32, -DCHANNELS, a multiple of 128,
+// Requires: c and m are whole runs of 16 bytes. -DIMAGE, -DPRECISION BF16 or TF32, -DCHANNELS, a multiple of 128,
 // -DFILTERS, 64, 128, 192 or 256; -DSTAGES of at least two. images, gradients: boxes of DEPTH rows by DEPTH numbers.
-// What blocks leave is [split][channel][filter], as in nhwc/grad_w/conv_grad_w.cu for one tap.
+// Blocks write [split][channel][filter], as in nhwc/grad_w/conv_grad_w.cu for one tap.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 #include "include/tensor_cores/wgmma.cuh"
@@ -38,13 +39,13 @@ __device__ __forceinline__ int filter_of(const RowsGradW& g) { return blockIdx.x
 __device__ __forceinline__ int chunk_of(const RowsGradW& g) { return g.each * blockIdx.y + imin(blockIdx.y, g.more); }
 __device__ __forceinline__ int chunks_of(const RowsGradW& g) { return g.each + ((int)blockIdx.y < g.more); }
 
-// Sums of two neighbouring filters, where there are such.
+// Stores the sums of two neighbouring filters, if there are such.
 __device__ __forceinline__ void store(float* parts, const RowsGradW& g, int c, int m, float low, float high) {
     if (c < g.c && m < g.m) *(Pack<2>*)(parts + (long long)blockIdx.y * g.c * g.m + c * g.m + m) = {low, high};
 }
 
-// Calls multiply(x, dy), where the chunk's slabs begin, for each of this block's. `pending`: how many chunks, of those
-// that it was called for, may still be read after it: 0 or 1.
+// Calls multiply(x, dy) for each of this block's chunks; x and dy are where the chunk's slabs begin. `pending`: how
+// many of these chunks may still be read after the call: 0 or 1.
 template <int pending, class Multiply>
 __device__ __forceinline__ void each_chunk(unsigned char* memory, Barrier* full, Barrier* empty, const RowsGradW& g,
                                            Multiply multiply) {
@@ -85,16 +86,17 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
             store(parts, g, c + t * 64 + e / 2 % 2 * 8, m + e / 4 * 8, sums[t][e], sums[t][e + 1]);
 }
 
-// Of each 16 channels a lane has two neighbours, rows `own` and `own + 8` of a product. It reads these at once, and
-// numbers of dy one by one: mma takes those of two rows from neighbouring registers, and to move numbers there costs
+// Of each 16 channels a lane has two neighbours, rows `own` and `own + 8` of a product. It reads these at once, but
+// numbers of dy one by one: mma takes those of two rows from neighbouring registers, and moving numbers there costs
 // more.
 __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* full, Barrier* empty, const RowsGradW& g,
                                               float* parts) {
     constexpr int HIGH = TALL * 2, WIDE = FILTERS / 16;                  // products of a warp, down and across
     const int warp = threadIdx.x / 32 % 4, group = threadIdx.x / GROUP;
     const int within = threadIdx.x % 4, own = threadIdx.x % 32 / 4;
-    // The i-th 16 bytes of a slab's row r lie at i ^ r % 8. The lane's first ones of x and of dy, in row 2 within: in
-    // the next row the bits of 128 and 16 differ, 16 numbers further that of 64, and 8 further that of 32
+    // The i-th 16 bytes of a slab's row r are stored at i ^ r % 8. The lane's first ones of x and dy are in row 2 *
+    // within. In the next row the bits of 128 and 16 differ; 16 numbers further that of 64 does, and 8 further that of
+    // 32
     const int first_x = 2 * within * 128 + (own / 2 ^ 2 * within) * 16 + own % 2 * 8;
     const int first_dy = 2 * within * 128 + (own / 4 ^ 2 * within) * 16 + own % 4 * 4;
     float sums[HIGH][WIDE][4] = {};

@@ -1,4 +1,4 @@
-"""Launcher of rows_grad_w.cu: the gradient of filters of 1x1 of images in NHWC, where the hardware copies."""
+"""Launcher of rows_grad_w.cu: the gradient of 1x1 filters of images in NHWC that the hardware copies (TMA)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .conv_few_grad_w import Product
 
 FILE = "nhwc/grad_w/rows_grad_w.cu"
 MAX_STAGES, MAX_SPLITS = 8, 264
-# What is assumed of an H200 for the choice of tiles. Bytes per microsecond that the second-level cache gives, and that
-# one multiprocessor takes; products per microsecond of one, by PRECISION; microseconds before a block's first product,
-# and for each split that is added
+# What is assumed of an H200, to choose tiles: bytes per microsecond that the L2 cache gives, and that one
+# multiprocessor takes; products per microsecond of one, by PRECISION; microseconds before a block's first product, and
+# for each split that is added
 CACHE, OWN, PRODUCTS, START, SPLIT = 5e6, 8e4, {"BF16": 2.4e6, "TF32": 0.9e6}, 1.5, 0.02
 
 
@@ -58,7 +58,7 @@ def _blocks(g: ConvGeometry, tile: Tile) -> int:
 
 
 def _time(g: ConvGeometry, mode: str, tile: Tile, splits: int) -> float:
-    """Microseconds: of the blocks' turns, in which they copy and multiply; and to write and add what they leave."""
+    """Microseconds: of the blocks' turns, in which they copy and multiply; and to write and add their sums."""
     size = conv_grad_w_tma.SIZES[mode]
     turns = launch.blocks(_blocks(g, tile) * splits, launch.multiprocessors())
     rows = launch.blocks(_chunks(g, mode), splits) * (ROW // size)                       # of a block

@@ -1,4 +1,4 @@
-"""Normalisation of images in NHWC: over all pixels of a channel, and over the channels of each."""
+"""Normalisation of images in NHWC: over all pixels of a channel, and over the channels of each pixel."""
 
 from . import batch, layer
 from .batch import *

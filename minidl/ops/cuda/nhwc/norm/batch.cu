@@ -1,18 +1,18 @@
-// Batch normalisation of images in NHWC, and its gradients; statistics and sums are of float32.
+// Batch normalisation of images in NHWC, and its gradients; statistics and sums are in float32.
 //
 // Three launches each way: the sums over blocks of pixels (add_up in image.cuh), their sum (folds.cu), and what follows
-// from it for each element. All walk PixelRuns in blocks of up to 256 threads, and a thread keeps to its channels. Moments are
-// sums of differences from one pixel in the middle, so that float32 keeps the variance of values that differ by little.
-// With AFTER the activation ACT follows, of the sum with `other` where that is given. Its gradient is the first launch's
-// work: y is what it computed, and gz what comes through, which the third launch reads again. Without y, ACT_GRAD takes what
-// the activation was given, which is x normalised once more.
+// from it for each element. All walk PixelRuns in blocks of up to 256 threads, and a thread keeps the same channels.
+// Moments are sums of differences from one pixel in the middle, so that float32 keeps the variance of values that
+// differ by little. With AFTER the activation ACT follows; it takes the sum with `other` if that is given. The first
+// launch of the gradients also computes ACT's gradient: y is what ACT computed, and gz is what comes through it, which
+// the third launch reads again. Without y, ACT_GRAD takes what ACT was given: x, normalised once more.
 #include "include/nhwc/image.cuh"
 
 __device__ __forceinline__ const STORE* middle(const STORE* x, const PixelRuns& g, int channel) {
     return x + g.rows / 2 * g.channels + channel;
 }
 
-// A channel's values that are the same for all pixels, of float32.
+// A channel's values that are the same for all pixels, in float32.
 __device__ __forceinline__ Run known(const float* values, int channel, float otherwise) {
     Run run;
 #pragma unroll
@@ -88,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     normalized(x, other, y, walk, center, scale, known(b, walk.channel, 0.0f), g);
 }
 
-// By moments that are known: in evaluation.
+// Normalises with moments that are known: in evaluation.
 extern "C" __global__ void __launch_bounds__(256, 2)
     normalize_by_nhwc(const STORE* __restrict__ x, const float* mean, const float* var, const float* w, const float* b,
                       STORE* __restrict__ y, float eps, PixelRuns g) {
@@ -100,8 +100,8 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     normalized(x, nullptr, y, walk, known(mean, walk.channel, 0.0f), scale, known(b, walk.channel, 0.0f), g);
 }
 
-// The terms of the sums: gz, which with AFTER comes through the activation and is kept, and z = (x - mean) * rstd. AGAIN:
-// without y; z is also what ACT_GRAD takes, by scale and bias.
+// The terms of the sums: gz, and gz times z = (x - mean) * rstd. With AFTER, gz comes through the activation and is
+// kept. AGAIN: without y; ACT_GRAD takes (x - mean) * scale + bias.
 template <bool AGAIN> struct Products {
     const STORE *__restrict__ gy, *__restrict__ other, *__restrict__ y, *__restrict__ x;
     STORE* __restrict__ kept;

@@ -22,7 +22,7 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 def batch_norm_nhwc(x: Array, other: Array | None, w: Array | None, b: Array | None, running_mean: Array,
                     running_var: Array, momentum: float, eps: float, g: NormGeometry,
                     act: str | None) -> tuple[Array, Array, Array]:
-    """batch_norm, plus other where one is given, and act of it where one is; statistics are of float32."""
+    """batch_norm, plus other if it is given, and act of it if act is given; statistics are in float32."""
     rows, c = rows_of(x), g.channels
     plan = walk(FILE, "batch_moments_nhwc", rows, c, x.dtype)
     parts = sums(2, plan.splits, c)
@@ -56,7 +56,7 @@ def normalize_act_grad_nhwc(gy: Array, other: Array | None, y: Array, x: Array, 
 def normalize_again_act_grad_nhwc(gy: Array, other: Array | None, x: Array, w: Array | None, b: Array | None,
                                   mean: Array, rstd: Array, g: NormGeometry,
                                   act: str) -> tuple[Array, Array, Array, Array]:
-    """normalize_act_grad_nhwc, which normalises x once more for what an activation of OF_X was given."""
+    """normalize_act_grad_nhwc for OF_X: normalises x once more, for what the activation was given."""
     return _gradients("batch_products_again_nhwc", gy, other, (x, w, b), x, w, mean, rstd, act)
 
 
@@ -72,7 +72,7 @@ def _gradients(name: str, gy: Array, other: Array | None, given: tuple[Array | N
 
 def normalize_grad_by(gz: Array, x: Array, w: Array | None, mean: Array, rstd: Array,
                       sums: Array) -> tuple[Array, Array, Array]:
-    """normalize_grad: (gx, gw, gb), by sums over pixels, (2, c), of gz and of its products with what was normalised."""
+    """normalize_grad: (gx, gw, gb), from sums over pixels, (2, c), of gz and of gz times the normalised x."""
     rows, c = rows_of(x), x.shape[3]
     gx, gw, gb = launch.empty(x.shape, x.dtype), launch.empty((c,), FLOAT), launch.empty((c,), FLOAT)
     plan = walk(FILE, "normalize_grad_nhwc", rows, c, x.dtype)

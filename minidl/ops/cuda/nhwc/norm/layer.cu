@@ -1,8 +1,8 @@
-// Layer normalisation of rows of channels, and its gradients; statistics and sums are of float32.
+// Layer normalisation of rows of channels, and its gradients; statistics and sums are in float32.
 //
-// A team of LANES neighbouring threads, a power of two up to 32, takes a row at a time, of which a thread holds RUNS runs
-// of WIDE channels, LANES runs apart. A block's teams walk `chunk` rows. Requires: WIDE divides the channels, which are at
-// most LANES * RUNS * WIDE; blocks of THREADS_PER_BLOCK threads.
+// A team is LANES neighbouring threads, a power of two up to 32, and takes one row at a time. Each thread holds RUNS
+// runs of WIDE channels, LANES runs apart. A block's teams walk `chunk` rows. Requires: WIDE divides the channels,
+// which are at most LANES * RUNS * WIDE; blocks of THREADS_PER_BLOCK threads.
 #include "include/nhwc/image.cuh"
 
 #ifndef LANES
@@ -20,8 +20,8 @@ __device__ __forceinline__ float team_sum(float value) {
     return value;
 }
 
-// This thread's team, and the rows that it walks. All teams of a block walk as many, since their threads exchange values:
-// those without a row of their own have `row` >= `end`.
+// This thread's team, and the rows that it walks. All teams of a block take the same number of turns, since their
+// threads exchange values: a team without a row of its own has `row` >= `end`.
 struct Team {
     int lane, row, end, turns;
 
@@ -89,8 +89,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK)
     }
 }
 
-// gx = rstd * (gz - mean of gz - z * mean of (gz * z)) + other, with gz = gy * w and z = (x - mean) * rstd. parts[block]:
-// (2, channels), the block's sums of gy and of gy * z.
+// gx = rstd * (gz - mean of gz - z * mean of (gz * z)) + other, with gz = gy * w and z = (x - mean) * rstd.
+// parts[block]: (2, channels), the block's sums of gy and of gy * z.
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK)
     layer_norm_grad_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ x, const float* __restrict__ w,
                          const float* __restrict__ mean, const float* __restrict__ rstd,

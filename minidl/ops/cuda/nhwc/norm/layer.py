@@ -17,11 +17,11 @@ __all__ = ["layer_norm_grad_nhwc", "layer_norm_nhwc"]
 
 FILE, FLOAT = "nhwc/norm/layer.cu", np.dtype(np.float32)
 MAX_BLOCKS = 396                           # that leave partial sums: 3 for each multiprocessor of an H100
-MIN_TURNS = 2                              # rows of a team, where there are so many
+MIN_TURNS = 2                              # rows that a team takes at least, if there are that many
 
 
 class Team(NamedTuple):
-    """Threads of a row, and how many runs of 16 bytes each holds."""
+    """The threads of a row, and how many runs of 16 bytes each holds."""
 
     lanes: int
     runs: int
@@ -31,7 +31,7 @@ class Team(NamedTuple):
 
 
 def team_of(channels: int, dtype: np.dtype) -> Team:
-    """As many lanes as there are runs, up to a warp, and a few at least."""
+    """As many lanes as there are runs, but at most a warp, and at least 4."""
     runs = channels * dtype.itemsize // 16
     lanes = min(32, max(4, _power_of_two(runs)))
     return Team(lanes, _power_of_two(launch.blocks(runs, lanes)))
@@ -47,7 +47,7 @@ CONFIGURATIONS = [(FILE, Team(lanes, runs).constants(dtype)) for dtype in C_TYPE
 
 @functools.lru_cache(maxsize=4096)
 def _launch(name: str, rows: int, channels: int, dtype: np.dtype) -> tuple[Callable[..., None], int]:
-    """What launches a kernel on its arrays, and its blocks."""
+    """A function that launches a kernel on its arrays, and the number of its blocks."""
     team = team_of(channels, dtype)
     teams = launch.THREADS // team.lanes
     chunk = teams * max(MIN_TURNS, launch.blocks(rows, teams * MAX_BLOCKS))
@@ -58,7 +58,7 @@ def _launch(name: str, rows: int, channels: int, dtype: np.dtype) -> tuple[Calla
 
 def layer_norm_nhwc(x: Array, w: Array | None, b: Array | None, eps: float,
                     g: NormGeometry) -> tuple[Array, Array, Array]:
-    """normalize of each row: (y, mean, rstd); statistics are of float32."""
+    """normalize of each row: (y, mean, rstd); statistics are in float32."""
     y, mean, rstd = launch.empty(x.shape, x.dtype), launch.empty(g.sets, FLOAT), launch.empty(g.sets, FLOAT)
     start, _ = _launch("layer_norm_nhwc", rows_of(x), g.channels, x.dtype)
     start(x, w, b, y, mean, rstd, eps)
@@ -67,7 +67,7 @@ def layer_norm_nhwc(x: Array, w: Array | None, b: Array | None, eps: float,
 
 def layer_norm_grad_nhwc(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: NormGeometry,
                          other: Array | None) -> tuple[Array, Array, Array]:
-    """normalize_grad of each row, and other added to gx where one is given: (gx, gw, gb)"""
+    """normalize_grad of each row, and other added to gx if it is given: (gx, gw, gb)"""
     start, blocks = _launch("layer_norm_grad_nhwc", rows_of(x), g.channels, x.dtype)
     gx, parts = launch.empty(x.shape, x.dtype), sums(2, blocks, g.channels)
     start(gy, x, w, mean, rstd, other, gx, parts)

@@ -16,7 +16,7 @@ OUT = 32                                   # outputs of a block of dw along each
 # Layout -> rows and columns of outputs of a block of y, and rows of them between two windows
 BLOCK = {"NCHW": (32, 32, 8), "NHWC": (16, 4, 4), "CHWN": (16, 4, 4)}
 CHUNK, HALF = 4, 16                        # rows and columns of gy in shared memory
-PAIRS = 8                                  # of filters in a block of dw, where its threads allow
+PAIRS = 8                                  # of filters in a block of dw, if its threads allow
 MAX_THREADS = 1024                        # in a block
 
 _EXAMPLES = ((8, 8, 1, 1), (5, 5, 1, 1), (3, 3, 1, 1), (3, 3, 2, 2), (1, 1, 1, 1), (11, 11, 4, 4), (1, 7, 1, 2),

@@ -1,26 +1,26 @@
 // The kernels of Krizhevsky 2009, "Convolutional Neural Networks for Object Classification in CUDA": section 6.2
-// (Fig. 5), the outputs, and section 6.6 (Fig. 12), the gradients of the filters image by image. His are for 8x8 filters
-// at stride 1 on 32x32 images of 3 channels; here filter and stride are constants, the rest is free.
+// (Fig. 5), the outputs, and section 6.6 (Fig. 12), the gradients of the filters image by image. His are for 8x8
+// filters at stride 1 on 32x32 images of 3 channels; here filter and stride are constants, the rest is free.
 //
-// y: a block of 8 x 32 threads convolves one image with one filter, for 32 x 32 outputs. The whole filter lies in shared
+// y: a block of 8 x 32 threads convolves one image with one filter, for 32 x 32 outputs. The whole filter is in shared
 // memory; channel by channel a window of the image, for 8 rows of outputs, slides down in 4 steps, and a thread keeps
 // one sum for each step. Shared memory: c*KH*KW + (7*SH + KH) * (31*SW + KW) elements.
 //
 // In NHWC a block of y has LANES filters, and CHANNELS channels at a time, in CHWN LANES images; it has 4 x 4 * LANES
-// threads for 16 x 4 outputs of each. Neighbouring threads have those, and then columns. Shared memory: MAPS*c*KH*KW +
-// DEEP * (3*SH + KH) * (3*SW + KW) elements (include/layout.cuh). dw is for NCHW alone.
+// threads for 16 x 4 outputs of each. Neighbouring threads have neighbouring filters (or images), and then columns.
+// Shared memory: MAPS*c*KH*KW + DEEP * (3*SH + KH) * (3*SW + KW) elements (include/layout.cuh). dw is for NCHW alone.
 //
 // dw: a block of KH x KW x Z threads serves one image and 2*Z filters; threads (p, q) are the filter element, and the
 // third index says which two filters a thread sums for. Channel by channel chunks pass through shared memory: of
-// the image what lies under 4 x 32 outputs, and of gy 4 x 16 elements of each filter, in two steps to the right.
+// the image the pixels under 4 x 32 outputs, and of gy 4 x 16 elements of each filter, in two steps to the right.
 // It writes parts (images, m, c, KH, KW) for the images from `first` on; gridDim.x / ceil(m / 2*Z) of them.
 // Shared memory: (3*SH + KH) * (31*SW + KW + 1) + 2*Z*64 elements.
 //
 // Requires: the constants KH, KW, SH, SW, Z, those block shapes and one-dimensional grids; any number of images.
 #include "include/layout.cuh"
 
-// Sections 6.2 and 6.6 also time the kernels without their loads. A 0 here leaves them out, and results are wrong: for
-// measurements alone. In dw the filters are gy.
+// Sections 6.2 and 6.6 also time the kernels without their loads. A 0 here leaves them out. Then results are wrong: it
+// is for measurements alone. In dw the filters are gy.
 #ifndef LOAD_IMAGES
 #define LOAD_IMAGES 1
 #endif
@@ -50,7 +50,7 @@ static_assert(Z >= 1, "a block of dw serves at least two filters");
 
 static_assert(OUT % HALF == 0, "the chunks of gy must cover the outputs over a chunk of the image");
 
-// Loops over a whole filter are unrolled where it is small, and in pieces where the code would grow without gain.
+// Loops over a whole filter are unrolled if it is small, and in pieces if the code would grow without gain.
 constexpr int UNROLL_H = KH * KW <= 128 ? KH : 1, UNROLL_W = KW <= 32 ? KW : 8;
 
 extern "C" __global__ void __launch_bounds__(STEP * ACROSS * LANES, MIN_BLOCKS)
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(STEP * ACROSS * LANES, MIN_BLOCKS)
     const int lane = threadIdx.x % LANES, m = m0 + lane % MAPS, n = n0 + lane % IMAGES;
     const Images in = images_x(g), out = images_y(g);
     REAL* window = shared + g.c * KH * KW * MAPS;
-    // As the filters lie in global memory: in NCHW [c][KH][KW], in NHWC [KH][KW][c][MAPS]
+    // In the order of the filters in global memory: in NCHW [c][KH][KW], in NHWC [KH][KW][c][MAPS]
     for (int k = ti * ACROSS * LANES + threadIdx.x; LOAD_FILTERS && k < g.c * KH * KW * MAPS; k += STEP * ACROSS * LANES)
         if (MAPS == 1 || m0 + k % MAPS < g.m)
             shared[k] = w[MAPS == 1 ? m0 * g.c * KH * KW + k : k / MAPS * g.m + m0 + k % MAPS];

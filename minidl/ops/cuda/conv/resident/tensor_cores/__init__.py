@@ -1,4 +1,4 @@
-"""What launchers share whose kernels hold whole images and multiply them on tensor cores."""
+"""Shared by the launchers whose kernels hold whole images and multiply them on tensor cores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PARTS = {"TF32": 1, "TF32X3": 2}           # numbers that an operand is split in
 
 
 def mode() -> str:
-    """PRECISION of a kernel under the precision that is set. Where bf16 will do, so will tf32, which is more exact."""
+    """PRECISION of a kernel under the precision that is set. If bf16 will do, so will tf32, which is more exact."""
     return "TF32X3" if precision() == "3xtf32" else "TF32"
 
 
@@ -24,12 +24,12 @@ def constants_of(kh: int, kw: int, mode: str, rows: int, threads: int, aligned: 
 
 
 def pixels_per_copy(g: ConvGeometry) -> int:
-    """WIDE in the sources: 4 where each four of a padded row lie all inside the image or all outside."""
+    """WIDE in the sources: 4 if each four of a padded row are all inside the image or all outside."""
     return 1 if g.w % 4 or g.left % 4 else 4
 
 
 def refuses_on_tensor_cores(g: ConvGeometry, dtype: np.dtype) -> str | None:
-    """What no kernel can do that takes taps from whole images in shared memory."""
+    """Why no kernel that takes taps from whole images in shared memory can do a case, or None."""
     reason = tensor_cores_refuse(dtype)
     if reason:
         return reason

@@ -4,24 +4,25 @@
 // outputs up to 8 - KW columns further left).
 //
 // conv2d_tensor_core_image: y. A warp owns ROWS x 16 neighbouring outputs of 16*SETS filters. What it holds of an image
-//   row serves all its output rows, each with another row of taps: a step loads one new row. All filters lie in shared
+//   row serves all its output rows, each with another row of taps: a step loads one new row. All filters are in shared
 //   memory in the order in which lanes take them. A block walks over images.
-// conv2d_tensor_core_image_dw: a warp owns 16 filters and all taps of CHANNELS channels, and sums over its share of each
-//   image's pixels, ROWS x 8 at a time. Their gradients it reads from global memory itself; an image row serves each of
-//   the ROWS, again with another row of taps. With -DPOOL gradients come from those of averaged windows and from y =
-//   act(...): gz = ACT_GRAD(gy / POOL^2, y); the bias's gradient, the sum of gz, stands in `parts` after the filters'.
-//   Blocks leave their sums in parts, shares add up in their order.
+// conv2d_tensor_core_image_dw: a warp owns 16 filters and all taps of CHANNELS channels, and sums over its share of
+//   each image's pixels, ROWS x 8 at a time. It reads their gradients from global memory itself; an image row serves
+//   each of the ROWS, again with another row of taps. With -DPOOL gradients come from those of averaged windows and
+//   from y = act(...): gz = ACT_GRAD(gy / POOL^2, y); the bias's gradient, the sum of gz, is in `parts` after the
+//   filters'. Blocks leave their sums in parts; shares are added up in their order.
 //
-// Requires: all of it fits shared memory (the launcher looks). -DPRECISION: TF32, or TF32X3: numbers are split in two,
-// and three of the four products made. -DKH -DKW -DROWS and those of conv/resident/resident.cuh (for dw -DALIGNED says that rows of gy
-// and y start on multiples of 2 elements). y: -DSETS; dw: -DCHANNELS -DPH -DPW (a padded plane) -DTILES (warps side by
-// side over filters) -DSHARES.
+// Requires: all of it fits shared memory (the launcher checks this). -DPRECISION: TF32, or TF32X3: numbers are split in
+// two, and three of the four products are made. -DKH -DKW -DROWS and those of conv/resident/resident.cuh (for dw
+// -DALIGNED says that rows of gy and y start on multiples of 2 elements). y: -DSETS; dw: -DCHANNELS -DPH -DPW (a padded
+// plane) -DTILES (warps side by side over filters) -DSHARES.
 #include "conv/resident/resident.cuh"
 
 static_assert(KW <= 8, "a row of taps must fit one step of a product, 8");
 
 #ifndef GRADIENT
-// A multiple of ROWS, or all: then no registers are moved. From 10.0 on, 8 rows would take more registers than there are.
+// A multiple of ROWS, or all: then no registers are moved. From 10.0 on, 8 rows would take more registers than there
+// are.
 #if __CUDA_ARCH__ >= 1000
 constexpr int MAX_UNROLL = ROWS;
 #else
@@ -29,8 +30,8 @@ constexpr int MAX_UNROLL = 8;
 #endif
 constexpr int UNROLL = KH < MAX_UNROLL ? KH : MAX_UNROLL;
 
-// [c][p][16 filters][lane][4]: what a lane takes of a row of taps of 16 filters lies together. A warp loads a filter at a
-// time, a lane always the same tap of its rows.
+// [c][p][16 filters][lane][4]: what a lane takes of a row of taps of 16 filters is contiguous. A warp loads a filter at
+// a time, a lane always the same tap of its rows.
 __device__ __forceinline__ void load_filters(REAL* to, const REAL* w, int tiles, const PaddedImages& p) {
     int rows = p.c * KH, q = threadIdx.x % 8;
     for (int f = threadIdx.x / 32; f < tiles * 16; f += THREADS_PER_BLOCK / 32) {
@@ -142,7 +143,7 @@ struct Slopes {
 #endif
             }
 #if POOL
-            static_assert(ROWS % POOL == 0, "windows must lie within the rows that a warp takes at a time");
+            static_assert(ROWS % POOL == 0, "windows must be within the rows that a warp takes at a time");
             const REAL* means = gy + ((image * p.m + m) * (p.oh / POOL) + i0 / POOL) * (p.ow / POOL) + j / POOL;
 #pragma unroll
             for (int i = 0; i < MEANS; ++i, means += p.ow / POOL)
@@ -160,7 +161,7 @@ struct Slopes {
     }
 };
 
-// A thread's sums go to memory, or take in those that lie there
+// A thread's sums are written to memory, or those in memory are added to them
 template <bool TAKE_IN>
 __device__ __forceinline__ void hand_over(REAL* at, float (&sum)[ROWS_OF_TAPS][4], float (&bias)[2]) {
 #pragma unroll
@@ -196,7 +197,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
         split(padded, padded_size);
         __syncthreads();
         for (int step = share; step < steps; step += SHARES) {
-            // Of the 8 pixels of a row a product's column k < 4 is pixel 2*k, k >= 4 is 2*(k - 4) + 1: neighbours in a lane
+            // Of the 8 pixels of a row a product's column k < 4 is pixel 2*k, k >= 4 is 2*(k - 4) + 1: neighbours in a
+            // lane
             unsigned gradient[ROWS][PARTS][4];
 #pragma unroll
             for (int e = 0; e < ROWS * 4; ++e) {

@@ -21,7 +21,7 @@ MAX_TAPS = 24                              # rows of taps that a warp of dw sums
 # ---------------------------------------------------------------- y
 @functools.lru_cache(maxsize=1024)
 def _plan(g: ConvGeometry, mode: str) -> launch.Plan | None:
-    """The launch, or None where image and filters do not fit shared memory."""
+    """The launch, or None if image and filters do not fit shared memory."""
     sets = next((sets for sets in SETS if g.m <= 16 * sets), SETS[-1])
     ph, pw = round_up(g.oh, ROWS) + g.kh - 1, round_up(g.ow, 16) + 8
     shared = tensor_cores.PARTS[mode] * (g.c * g.kh * round_up(g.m, 16 * sets) * 8 + g.c * ph * pw) * 4
@@ -40,7 +40,7 @@ OUTPUTS = Outputs(lambda g, dtype, window: _plan(g, tensor_cores.mode()))
 # ---------------------------------------------------------------- dw
 @functools.lru_cache(maxsize=1024)
 def _gradient_plan(g: ConvGeometry, mode: str) -> launch.Plan | None:
-    """The launch, or None where image and sums do not fit shared memory."""
+    """The launch, or None if image and sums do not fit shared memory."""
     tiles = -(-g.m // 16)
     tiles = -(-tiles // -(-tiles // 4))                # at most 4 side by side, and the same in each block
     shares = THREADS // 32 // tiles

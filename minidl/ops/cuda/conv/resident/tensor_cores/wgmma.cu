@@ -1,16 +1,16 @@
 // Convolution of stride 1 for few input channels on the tensor cores of compute capability 9.0, whose instruction for
 // them, wgmma, multiplies 64 rows by 64 columns and reads the columns' operand from shared memory by itself. Rows are
-// pixels, columns are filters, and a row (c,p) of up to 8 taps is one step; shorter ones are filled up with zeros (so that
-// a pixel which is not finite also spoils outputs up to 8 - KW columns further left).
+// pixels, columns are filters, and a row (c,p) of up to 8 taps is one step; shorter ones are filled up with zeros (so
+// that a pixel which is not finite also spoils outputs up to 8 - KW columns further left).
 //
 // conv2d_wgmma: y. A block holds a whole padded image and all filters, rounded to tf32 once. A warp owns ROWS x 16
-//   neighbouring outputs of 64 filters; four warps, a group, multiply together, each with pixels of its own. What a warp
-//   holds of an image row serves all its output rows, each with another row of taps. While one of the two groups has the
-//   tensor cores, the other one computes activations and stores. A block walks over images.
+//   neighbouring outputs of 64 filters; four warps, a group, multiply together, each with pixels of its own. What a
+//   warp holds of an image row serves all its output rows, each with another row of taps. While one of the two groups
+//   has the tensor cores, the other one computes activations and stores. A block walks over images.
 //
 // Requires: compute capability 9.0 (-DSM_90A, else nothing is multiplied), and that all of it fits shared memory (the
-// launcher looks). -DPRECISION: TF32, or TF32X3: numbers are split in two, and three of the four products made. -DKH -DKW
-// -DROWS and those of conv/resident/resident.cuh.
+// launcher checks this). -DPRECISION: TF32, or TF32X3: numbers are split in two, and three of the four products are
+// made. -DKH -DKW -DROWS and those of conv/resident/resident.cuh.
 #include "conv/resident/resident.cuh"
 #include "include/tensor_cores/wgmma.cuh"
 

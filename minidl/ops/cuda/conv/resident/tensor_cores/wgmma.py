@@ -19,7 +19,7 @@ MIN_COMPILER = 12, 9                       # NVRTC: older ones refuse the archit
 
 @functools.lru_cache(maxsize=1024)
 def _plan(g: ConvGeometry, mode: str) -> launch.Plan | None:
-    """The launch, or None where image and filters do not fit shared memory."""
+    """The launch, or None if image and filters do not fit shared memory."""
     ph, pw = round_up(g.oh, ROWS) + g.kh - 1, round_up(g.ow, 16) + 8
     filters = round_up(g.m, FILTERS)
     shared = (tensor_cores.PARTS[mode] * g.c * (g.kh * filters * 8 + ph * pw) + filters) * 4
