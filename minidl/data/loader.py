@@ -112,8 +112,8 @@ class DataLoader(Watched, Generic[D]):
         self._epoch = self._skip = 0
         self._ahead: tuple[Any, np.ndarray] = None, np.zeros(0, np.int64)      # what decided an order, and the order
 
-    def _store_images(self, dataset: Dataset, mean: Numbers,
-                      std: Numbers) -> None:
+    def _store_images(self, dataset: Dataset, mean: Numbers, std: Numbers) -> None:
+        """Images and labels on the device, shared if they are there; with a transform they are read one by one."""
         self.count, self._item, self.dtype = len(dataset), dataset.__getitem__, self.dtype or np.dtype(np.float32)
         self.mean, self.std = self._statistics("mean", mean, 0.0), self._statistics("std", std, 1.0)
         self._scale = tuple((1 / (255 * np.array(self.std))).tolist())         # (byte / 255 - mean) / std as

@@ -169,6 +169,6 @@ class Callbacks:
                                  "order")
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Give each callback its own state."""
+        """Give each callback that has a state its own, in the order of `with_state`; `check` compares their kinds."""
         for each, state in zip(self.with_state(), states, strict=True):
             each.load_state_dict(state["state"])

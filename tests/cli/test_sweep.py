@@ -297,6 +297,7 @@ def test_a_regression_of_arrays_that_goes_on() -> None:
             minidl.sweep(build, **{"data": (x, x[:, :1]), "epochs": 2, **given, **change}, resume=True)
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_code_or_data_changed(capsys: pytest.CaptureFixture[str]) -> None:
     """As a single run: of code it is said, of data refused."""
     net = "from minidl import nn\n\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"

@@ -247,6 +247,7 @@ class _Count(ctypes.Structure):
                 ("at", ctypes.c_size_t * LANES)]
 
     def counts(self) -> Counts:
+        """This counter, of one kind of access at one instruction, as Counts; the other fields are empty."""
         name = WAYS[self.way]
         each: Any = self.requests
         if name not in NAMES:

@@ -117,7 +117,8 @@ class Emulator(Compiler):
         return self.kernel(text, *(option for option in launch.options(constants) if option.startswith("-D")))
 
     def _launch(self, function: Function, *numbers: int) -> None:
-        """cupy.cuda.driver.launchKernel: grid (3), block (3), shared memory, stream, arguments, extra."""
+        """cupy.cuda.driver.launchKernel: grid (3), block (3), shared memory, stream, arguments, extra. AssertionError
+        if the kernel reports a fault, takes shared memory not asked for, or wrote outside an array."""
         *sizes, _, arguments, _ = numbers
         self.launched.add(function.name)
         asked = function.max_dynamic_shared_size_bytes

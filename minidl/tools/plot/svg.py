@@ -217,7 +217,8 @@ def _label(value: float) -> str:
 
 # ---------------------------------------------------------------- lines and values
 def _line(line: Series, across: Axis, up: Axis) -> list[str]:
-    """Its path, broken where a value cannot be drawn, with markers if there are few."""
+    """Its path, broken where a value cannot be drawn; of many points the least and largest of each run of neighbours.
+    A second path marks the points if they are few and the line is not raw."""
     drawn = np.isfinite(line.y) & np.isfinite(line.x) & ((line.y > 0) | (not up.log))
     at = np.flatnonzero(drawn)
     if len(at) > MAX_DRAWN:                # the least and the largest of each run of neighbours

@@ -51,7 +51,8 @@ def _rows(x: Array, g: ConvGeometry, top: int, left: int, high: int, wide: int) 
 
 
 def _chunks(g: ConvGeometry, high: int, wide: int, itemsize: int) -> tuple[int, list[slice]]:
-    """Groups, and images, whose rows stay in a cache: small images together, since a call for each takes longer."""
+    """(number of groups, slices of images) whose rows stay in a cache: small images together, since a call for each
+    takes longer. high, wide: of an image with its zeros."""
     each = (g.c // g.groups * g.kw + g.m // g.groups * g.kh) * high * wide * itemsize
     images = min(max(1, g.n), images_per_chunk(each, BUFFER_BYTES))
     return images_per_chunk(images * each, BUFFER_BYTES), [slice(i, i + images) for i in range(0, g.n, images)]

@@ -12,7 +12,8 @@
 //
 // A thread owns one square of one channel (or one filter of one channel), in registers. Neighbouring threads read
 // neighbouring squares, and write neighbouring numbers. Sums are made in a fixed order.
-// Requires: 3x3 filters, stride 1, one-dimensional grids of 256 threads that cover channels * columns, or m * c.
+// Requires: 3x3 filters, stride 1, one-dimensional grids of 256 threads that cover channels * columns, or m * c; for
+// channels last, a block for each part of CHANNELS x SQUARES.
 #include "include/common.cuh"
 #include "include/runs.cuh"
 

@@ -1,4 +1,5 @@
-// An activation of a sum, and the gradient of one that two have read, element by element; ACT says which.
+// An activation of a sum, and the gradient of one that two have read, element by element; ACT says which. y is act(z),
+// or for activations whose gradient needs it the input z itself.
 //
 // A thread owns the elements THREAD, THREAD + THREADS, ... of `size`; a block owns nothing. Any grid and block will do.
 #include "include/common.cuh"
