@@ -295,7 +295,7 @@ def _serve(parent: connection.Connection[Any, Any], threads: int, command: list[
     parent.send("ready")
     job = pickle.loads(parent.recv_bytes())
     parent.send("has the job")
-    with suppress(EOFError, KeyboardInterrupt):
+    with suppress(EOFError, ConnectionError, KeyboardInterrupt):       # the first process is gone, or stops this one
         while True:
             parent.send(_train(job, parent.recv()))
 

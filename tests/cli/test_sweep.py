@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -22,6 +23,7 @@ from tiers import tiered
 
 import minidl
 from minidl import data, nn, training
+from minidl.ops.cpu import parallel
 from minidl.tools import cli
 from minidl.tools import sweep as sweeps
 from minidl.tools.cli import sweep as commands
@@ -186,6 +188,28 @@ def test_a_net_that_fails_is_said_and_the_others_go_on(capsys: pytest.CaptureFix
 
 def epochs_of(folder: Path) -> int:
     return len(training.read_metrics(folder)) if (folder / "metrics.jsonl").exists() else 0
+
+
+def test_a_process_ends_quietly_if_the_first_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it sends a net's state: there is no traceback."""
+    class Gone:
+        def send(self, what: object) -> None:
+            if isinstance(what, tuple):
+                raise BrokenPipeError(32, "Broken pipe")
+
+        def recv_bytes(self) -> bytes:
+            return pickle.dumps(None)
+
+        def recv(self) -> None:
+            return None
+
+    for name, stand_in in (("signal.signal", lambda *_: None), ("_end_with_parent", lambda: None),
+                           ("_train", lambda *_: ("finished", ""))):
+        monkeypatch.setattr(f"minidl.tools.sweep.{name}", stand_in)
+    monkeypatch.setattr(sys, "orig_argv", [])
+    monkeypatch.setenv("MINIDL_NUM_THREADS", "1")
+    sweeps._serve(Gone(), 1, [])
+    parallel.threads.cache_clear()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
