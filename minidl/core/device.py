@@ -127,15 +127,17 @@ def _version(number: int) -> str:
 
 
 def unmasked(who: str, data: object) -> None:
-    """Raise ValueError if data is a NumPy masked array, or a list of such, that has masked values: as an ordinary array
-    it would have some number in each of these places, and no mask.
+    """Raise ValueError if data is a NumPy masked array with masked values, or nested lists with one: an ordinary array
+    would have some number in each of these places, and no mask.
 
     >>> unmasked("Tensor", np.ma.masked_array([1.0, -999.0], mask=[False, True]))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ValueError: Tensor: data is masked at 1 of 2 places, and a Tensor has no mask; pass data.filled(number), or ...
     """
     for array in data if isinstance(data, (list, tuple)) else (data,):
-        if isinstance(array, np.ndarray) and array.__class__ is not np.ndarray:
+        if isinstance(array, (list, tuple)):
+            unmasked(who, array)
+        elif isinstance(array, np.ndarray) and array.__class__ is not np.ndarray:
             count = np.count_nonzero(getattr(array, "mask", False))
             if count:
                 raise ValueError(f"{who}: data is masked at {count} of {array.size} places, and a Tensor has no mask; "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
-from ..core.device import DType, as_array, destination, to_device
+from ..core.device import DType, as_array, destination, to_device, unmasked
 from ..core.mode import Watched, mode, note_change
 from ..core.tensor import Tensor, mark_changed
 from .habits import Habits, M, without_counts
@@ -291,7 +291,9 @@ def switched(net: Module, training: bool) -> Iterator[None]:
 
 
 def _array(name: str, value: object) -> np.ndarray:
-    """An entry of a state as NumPy's array. Raises TypeError if its own library refuses to make one."""
+    """An entry of a state as NumPy's array. Raises TypeError if its own library refuses to make one, ValueError if some
+    of its values are masked."""
+    unmasked(f"load_state_dict: {name}", value)
     try:
         return as_array(value.numpy() if isinstance(value, Tensor) else value)
     except (TypeError, RuntimeError) as error:

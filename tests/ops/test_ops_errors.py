@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import Tensor, ops, optim
+from minidl import Tensor, nn, ops, optim
 from minidl.core import device
 from minidl.core.mode import no_grad
 from minidl.ops.common import patterns, sources
@@ -136,6 +136,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
            "integers": lambda: Tensor(MASKED.astype(np.int64)), "matrices": lambda: Tensor(MASKED.reshape(2, 1)),
            "a column": lambda: minidl.tensor(MASKED), "another dtype": lambda: Tensor(MASKED, dtype="float32"),
            "in a list": lambda: Tensor([np.ones(2), MASKED]), "a row": lambda: Tensor((MASKED, MASKED)),
+           "in nested lists": lambda: Tensor([[MASKED], [MASKED]]),
            "labels": lambda: ops.cross_entropy(zeros(2, 3), np.ma.masked_array([0, 1], mask=[True, False])),
            "ids": lambda: ops.embedding(np.ma.masked_array([0, 1], mask=[True, False]), zeros(3, 2)),
            "not a number": lambda: Tensor(np.ma.masked_invalid([1.0, np.nan])),
@@ -150,6 +151,9 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                            "Tensor: data holds Tensors, whose gradients would be lost; join them with ops.concatenate"),
     "data set to a list": (lambda: setattr(zeros(2), "data", [1.0]), TypeError,
                            "data: got a list but a Tensor holds a NumPy or CuPy array in the machine's byte order; "),
+    "a state with a masked array": (
+        lambda: nn.Linear(2, 1).load_state_dict({"weight": MASKED.astype(np.float32)[None], "bias": np.zeros(1, "f4")}),
+        ValueError, "load_state_dict: weight: data is masked at 1 of 2 places, and a Tensor has no mask"),
     "data set to a masked array": (lambda: setattr(zeros(2), "data", MASKED), ValueError,
                                    "data: data is masked at 1 of 2 places, and a Tensor has no mask"),
     "data set to another byte order": (lambda: setattr(zeros(2), "data", np.ones(2, ">f4")), TypeError,
