@@ -619,9 +619,15 @@ def written_in_place(dtype: type) -> None:
             part += wrap(memory[:-1])
             np.testing.assert_array_equal(memory.get(), want)
         for low, high in ((0.75, 1.25), (None, 1), (0.7, None), (1.25, 0.75)):
-            memory = given()
-            wrap(memory).clamp_(low, high)
-            np.testing.assert_array_equal(memory.get(), np.clip(given().get(), low, high))
+            for sliced in (False, True):
+                whole = given()
+                memory = whole[:, ::2] if sliced else whole
+                memory[1, 1] = np.nan
+                want = whole.get()
+                within = want[:, ::2] if sliced else want
+                np.clip(within, low, high, out=within)
+                wrap(memory).clamp_(low, high)
+                np.testing.assert_array_equal(whole.get(), want)
 
 
 def gradient_of_embedding(rows: int, d: int, ids: tuple[int, ...], dtype: type) -> None:
