@@ -400,20 +400,21 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "for (int i = 1; i < LINES - 1; ++i) load_line(b[(t + 1"),
     "nhwc few_grad_w, shares": ("tf32", "*to = turn ? *to + sums[i][t][e] : sums[i][t][e];", "*to = sums[i][t][e];"),
     "nhwc grad_w_sum, the last part": ("tf32", "split < own; split += share", "split < own - 1; split += share"),
-    # nhwc/pool.cu
+    # layers/pool/pool.cu, in NHWC
     "nhwc max_pool, the winner": (
-        "tf32", "where.v[e] = p * g.kw + q;", "where.v[e] = p * g.kh + q;", "max_pool2d_nhwc"),
+        "tf32", "where.v[e] = p * g.kw + q;", "where.v[e] = p * g.kh + q;", "max_pool2d"),
     "nhwc max_pool_grad, padding": ("tf32", "q = column + g.left - b * g.sw;", "q = column - b * g.sw;"),
     "nhwc max_pool_grad, apart, the last column": (
         "bf16", "at.row < g.oh && at.column < g.ow) {", "at.row < g.oh && at.column < g.ow - 1) {",
-        "max_pool2d_grad_x_nhwc"),
+        "max_pool2d_grad_x"),
     "nhwc max_pool_grad, relu": (
-        "tf32", "y && known.v[e] <= 0 ? 0.0f : run.v[e] + 0.0f;", "run.v[e] + 0.0f;", "max_pool2d_grad_relu_b_nhwc"),
+        "tf32", "y && known.v[e] <= 0 ? (REAL)0 : run.v[e] + (REAL)0;", "run.v[e] + (REAL)0;",
+        "max_pool2d_grad_relu_b"),
     "nhwc max_pool_grad, relu, windows that overlap": (
-        "tf32", "== own && !(y && known.v[e] <= 0)) sum", "== own) sum", "max_pool2d_grad_relu_b_nhwc"),
+        "tf32", "== own && !(y && known.v[e] <= 0)) sum", "== own) sum", "max_pool2d_grad_relu_b"),
     "nhwc max_pool_grad, bias": (
         "tf32", "Run run = given(at);\n#pragma unroll\n        for (int i = 0; i",
-        "Run run = given(at);\n#pragma unroll\n        for (int i = 1; i", "max_pool2d_grad_relu_b_nhwc"),
+        "Run run = given(at);\n#pragma unroll\n        for (int i = 1; i", "max_pool2d_grad_relu_b"),
     "nhwc avg_pool, the last column": (
         "tf32", "#pragma unroll 4\n            for (int q = imax(0, -s); q < imin(g.kw, g.w - s); q++) {",
         "#pragma unroll 4\n            for (int q = imax(0, -s); q < imin(g.kw, g.w - s - 1); q++) {"),
@@ -422,8 +423,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "imin((r + more + before) / stride + 1, count - 1)) {}"),
     "nhwc avg_pool_grad_act": (
         "tf32", "before(sum.v[e] * share, known.v[e]);", "before(sum.v[e] * share, known.v[0]);",
-        "avg_pool2d_grad_act_nhwc"),
-    # nhwc/elementwise.cu, and the sums of nhwc/image.cuh
+        "avg_pool2d_grad_act"),
+    # layers/activation/activation.cu and nhwc/elementwise.cu, and the sums of image.cuh
     "nhwc act, the first channel": (
         "tf32", "for (int i = 0; i < WIDE; ++i) run.v[i] = ACT_VALUE(",
         "for (int i = 1; i < WIDE; ++i) run.v[i] = ACT_VALUE("),
@@ -459,13 +460,12 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "norm_act's products, the mean": (
         "fp32", "run.v[j] * ((xs.v[j] - center) * scale);", "run.v[j] * (xs.v[j] * scale);"),
     "add_grad_act": (
-        "fp32", "gz[i] = ACT_GRAD(gy[i] + other[i], y[i]);", "gz[i] = ACT_GRAD(gy[i], y[i]) + other[i];",
+        "fp32", "Run run = summed(gy, other, at);", "Run run = summed(gy, other ? gy : other, at);",
         "add_grad_act"),
     "avg_pool_grad_act, tiled, a window's first row": (
         "fp32", "ACT_GRAD(share, y[top + p * w])", "ACT_GRAD(share, y[top])"),
     "avg_pool_grad_act, a neighbour's": (
-        "fp32", "ACT_GRAD(sum_over_windows(gy, i, g) * share, y[i]);",
-        "ACT_GRAD(sum_over_windows(gy, i, g) * share, y[i / 2 * 2]);"),
+        "fp32", "if (AFTER) known = load(y + i);", "if (AFTER) known = load(y + i / 2 * 2);"),
     # layers/linear/gemm.cu
     "linear_act, the last column's bias": (
         "fp32", "if (bias) out.v[j] += bias[row",

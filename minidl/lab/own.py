@@ -113,8 +113,7 @@ def activation(name: str, value: Elementwise, grad: Callable[[Array, Array], Arr
     if there := _cuda():
         room = sys.modules["minidl.ops.cuda.layers.activation.elementwise"]
         room.launch.GENERATED["include/activations.cuh"] += room.STRUCT.format(name, cuda_value, "y", cuda_grad)
-        _enter(there, room, name, functools.partial(room._elementwise, "activation", name),
-               functools.partial(room._elementwise, "activation_grad_x", name))
+        _enter(there, room, name, functools.partial(room.value, name), functools.partial(room.gradient, name))
     fusion.RULES = (*fusion.RULES, *(_with_name(name, rule) for rule in fusion.RULES if "tanh" in str(rule)))
     regions.CHOICES = (regions.CHOICES[0] | {name, f"{name}_grad_x"}, *regions.CHOICES[1:])
 

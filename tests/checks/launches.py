@@ -89,10 +89,11 @@ def with_dtype(rows: Iterable[tuple[Any, ...]], dtype: type) -> list[tuple[Any, 
 
 
 # ---------------------------------------------------------------- images in NHWC
-# Forms with kernels in nhwc/ that the emulator runs: those of convolutions have families of their own
-OWN_FORMS = [name for name in FORMS if name == "conv2d_grad_b" or not (
-    name.startswith("conv2d") or name in ("getitem", "getitem_grad_x", "pad")
-    or name.removesuffix("_grad_x") in ALL.keys() - {"relu", "gelu"})]
+# By files, forms with kernels that the emulator runs: those of convolutions have families of their own
+OWN_FORMS = {
+    "nhwc/": ["conv2d_grad_b", *(name for name in FORMS if "norm" in name and not name.startswith("conv2d"))],
+    "layers/pool/": [name for name in FORMS if "pool2d" in name],
+    "layers/activation/activation.cu": ["relu", "gelu", "relu_grad_x", "gelu_grad_x", "add", "add_act", "add_grad_act"]}
 
 
 def nhwc_form(name: str, store: str, at: int, precision: str = "tf32") -> None:
@@ -486,8 +487,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("layers/activation/activation.cu", primitives.activation, *[
             (act, shape, dtype) for act in ALL for shape in ((), (0,), (7,), (3, 1001))
             for dtype in (FLOAT, DOUBLE)]),
-        *each("layers/activation/sums.cu", primitives.sum_with_an_activation, ("relu", (3, 1001), FLOAT)),
-        *on_device("layers/activation/sums.cu", primitives.sum_with_an_activation, *[
+        *each("layers/activation/activation.cu", primitives.sum_with_an_activation, ("relu", (3, 1001), FLOAT)),
+        *on_device("layers/activation/activation.cu", primitives.sum_with_an_activation, *[
             (act, shape, dtype) for act in ALL for shape in ((1,), (3, 1001)) for dtype in (FLOAT, DOUBLE)]),
         *each("layers/activation/dropout.cu", primitives.dropout, *with_dtype(DROPOUTS, FLOAT)),
         *on_device("layers/activation/dropout.cu", primitives.dropout, *[
@@ -736,9 +737,9 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("optim/sgd.cu", captured, *[
             (*net, dtype) for net in (("lenet5", 1), ("krizhevsky2009", 3)) for dtype in (FLOAT, DOUBLE)])],
     "nhwc": [
-        *each("nhwc/", nhwc_form, *[(name, store, 1) for name in OWN_FORMS for store in STORES],
-              slow=len(OWN_FORMS)),
-        *each("nhwc/", nhwc_form, *[(name, store, 2) for name in OWN_FORMS for store in STORES], slow=0),
+        *[launch for file, names in OWN_FORMS.items() for launch in (
+            *each(file, nhwc_form, *[(name, store, 1) for name in names for store in STORES], slow=len(names)),
+            *each(file, nhwc_form, *[(name, store, 2) for name in names for store in STORES], slow=0))],
         *each("nhwc/", nhwc_joined, *[(store, at) for at in (0, 2, 3) for store in STORES], slow=3),
         *each("nhwc/norm/layer.cu", rows_normalised, *[(*shape, store) for shape in nhwc.NORMALISED[:-1]
                                                        for store in STORES], slow=4),

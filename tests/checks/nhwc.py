@@ -12,7 +12,7 @@ from checks.agrees import backend, called
 from checks.fused import normal
 from minidl.ops import cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry, pool_geometry
-from minidl.ops.common.geometry.nhwc import AXES, BACK, FORMS, FULL, STORES, bf16, widened
+from minidl.ops.common.geometry.nhwc import AXES, BACK, FORMS, FULL, STORES, bf16, in_nhwc, widened
 from minidl.ops.common.primitives import ALL, OF_X
 from minidl.ops.layers.norm import batch_geometry, layer_geometry
 
@@ -92,6 +92,13 @@ def back(value: np.ndarray, role: str) -> np.ndarray:
     return value if role == "-" else widened(value).transpose(BACK)
 
 
+def of_form(name: str, on: str, given: Sequence[Any]) -> list[np.ndarray]:
+    """What a backend's primitive computes of images in NHWC."""
+    if on == "cpu" and name in cpu.IN_NHWC:
+        return called(lambda _, *of: cpu.IN_NHWC[name](*of), *backend(on), given)
+    return called(name, *backend(on), given)
+
+
 def form_agrees(name: str, shape: Shape, at: int, store: str, on: str = "cpu", precision: str = "tf32") -> None:
     """A form gives what the plain primitive gives for the same values, which bfloat16 can hold where that is asked
     for; and the same bits twice."""
@@ -105,7 +112,7 @@ def form_agrees(name: str, shape: Shape, at: int, store: str, on: str = "cpu", p
         given = form.arguments(plain, precision)
         assert given is not None
         stored = [as_stored(a, images[id(a)], store) if id(a) in images and a is not None else a for a in given]
-        got, again = (called(form.name, *backend(on), stored) for _ in range(2))
+        got, again = (of_form(form.name, on, stored) for _ in range(2))
         product = PRODUCT[precision] * lost(name, plain)
         for mine, same, its, role in zip(got, again, called(name, *backend("cpu"), plain), form.gives, strict=True):
             assert mine.tobytes() == same.tobytes()
@@ -145,7 +152,7 @@ NORMALISED = [(1, 8), (70, 24), (300, 96), (37, 192), (19, 768), (5, 1024), (110
 
 def beside(name: str, given: Sequence[Any], on: str, rounding: Callable[[np.ndarray], float]) -> None:
     """A primitive of images in NHWC, beside the CPU's."""
-    for mine, its in zip(called(name, *backend(on), given), called(name, *backend("cpu"), given), strict=True):
+    for mine, its in zip(of_form(name, on, given), of_form(name, "cpu", given), strict=True):
         assert mine.dtype == its.dtype
         near(widened(mine), widened(its), rounding(its))
 
@@ -169,7 +176,8 @@ def joined_agree(shape: Shape, at: int, store: str, on: str = "cpu") -> None:
     g = pool_geometry("max_pool2d", shape, size, stride, padding)
     x, gy, y = (as_stored(normal(*shape, dtype=np.float32, seed=seed), "i", store) for seed in range(3))
     positive = cpu.act_nhwc(x, "relu")
-    pooled, index = cpu.max_pool2d_nhwc(positive, g)
+    there = in_nhwc(g)
+    pooled, index = cpu.IN_NHWC["max_pool2d"](positive, there)
     gp = as_stored(normal(n, c, g.oh, g.ow, dtype=np.float32, seed=3), "i", store)
     act, of_x = list(ALL)[at % len(ALL)], list(OF_X)[at % len(OF_X)]
     weight, bias, mean, rstd = (normal(c, dtype=np.float32, seed=seed) for seed in range(4, 8))
@@ -182,8 +190,8 @@ def joined_agree(shape: Shape, at: int, store: str, on: str = "cpu") -> None:
         ("act_grad_b_nhwc", (gy, None, y, act)), ("act_grad_b_nhwc", (gy, x, y, "relu")),
         *[("normalize_again_act_grad_nhwc", (gy, other, x, *affine, mean, rstd, sets, of_x))
           for other, affine in ((None, (weight, bias)), (y, (None, None)))],
-        ("max_pool2d_grad_relu_nhwc", (gp, index, pooled, g)),
-        ("max_pool2d_grad_relu_b_nhwc", (gp, index, pooled, g))]
+        ("max_pool2d_grad_relu", (gp, index, pooled, there)),
+        ("max_pool2d_grad_relu_b", (gp, index, pooled, there))]
     for name, given in calls:
         # sums are of what was not rounded yet
         beside(name, given, on, lambda its: ROUNDING[store] * (2 if its.ndim == 1 else 1))

@@ -16,11 +16,11 @@ from checks.nhwc import drawn
 from checks.sources import counted
 from minidl.ops import cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry, pool_geometry
-from minidl.ops.common.geometry.nhwc import AXES, BACK, bf16, widened
+from minidl.ops.common.geometry.nhwc import AXES, BACK, bf16, in_nhwc, widened
+from minidl.ops.cuda.layers.pool.windows import max_pool2d
 from minidl.ops.cuda.nhwc.conv import conv, conv_images, conv_tma
 from minidl.ops.cuda.nhwc.elementwise import act_grad_b_nhwc
 from minidl.ops.cuda.nhwc.norm.batch import normalize_act_grad_nhwc, normalize_grad_by
-from minidl.ops.cuda.nhwc.pool import max_pool2d_nhwc
 
 KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": ("bf16", "bf16")}
 DIRECTIONS = ("y", "dx")
@@ -147,10 +147,10 @@ def same_bits(kind: str, g: ConvGeometry, got: Any, want: Any) -> None:
 
 def maxima_are_right(kind: str, x: Any, w: Any, padding: Any, tile: int | None = None, act: str | None = None,
                      stored: bool | None = None) -> None:
-    """max_pooled gives the bits of max_pool2d_nhwc of y. In y are whole numbers that bf16 can hold, many of them equal,
-    and NaNs. stored: whether y must be, for max_pool2d_nhwc to read it."""
+    """max_pooled gives the bits of max_pool2d of y. In y are whole numbers that bf16 can hold, many of them equal,
+    and NaNs. stored: whether y must be, for max_pool2d to read it."""
     g = conv_geometry(x, w, None, 1, padding, "gemm")
-    pooling = pool_geometry("max_pool2d", (g.n, g.m, g.oh, g.ow), 2, None, 0)
+    pooling = in_nhwc(pool_geometry("max_pool2d", (g.n, g.m, g.oh, g.ow), 2, None, 0))
     rng = np.random.default_rng(1)
     image, filters = sparse(rng, g.c * g.kh * g.kw, g.n, g.h, g.w, g.c), rng.integers(-1, 2, w).astype(np.float32)
     image[rng.random(image.shape) < 1e-3] = np.nan
@@ -161,8 +161,8 @@ def maxima_are_right(kind: str, x: Any, w: Any, padding: Any, tile: int | None =
     with counted() as launched:
         got = conv.max_pooled(given, weights, b, g, act, pooling, precision=precision, tile=one)
     if stored is not None:
-        assert launched["max_pool2d_nhwc"] == stored
-    same_bits(kind, g, got, max_pool2d_nhwc(
+        assert launched["max_pool2d"] == stored
+    same_bits(kind, g, got, max_pool2d(
         conv.y(given, weights, b, g, act, precision=precision, tile=one), pooling))
 
 

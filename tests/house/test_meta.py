@@ -134,7 +134,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{COMMON}/geometry/layouts", ()),
     (f"{COMMON}/patterns", ()),
     (f"{COMMON}/fused", (f"{COMMON}/patterns", f"{COMMON}/primitives")),
-    (f"{COMMON}/geometry/nhwc", ("numpy", f"{COMMON}/patterns", f"{COMMON}/primitives")),
+    (f"{COMMON}/geometry/nhwc", ("numpy", f"{COMMON}/patterns", f"{COMMON}/primitives", GEOMETRY)),
     (f"{COMMON}/geometry/rows", (f"{COMMON}/patterns", f"{COMMON}/primitives", GEOMETRY, f"{COMMON}/geometry/nhwc")),
     (f"{COMMON}/geometry/sets", ()),
     (f"{COMMON}/conv/parts", (f"{CORE}/tensor", GEOMETRY)),

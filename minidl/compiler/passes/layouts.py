@@ -312,8 +312,8 @@ def _relus_at_maxima(program: Program) -> Program:
 
     If a window's maximum is above 0, the gradient passes. If not, nothing in the window is above 0.
     """
-    pools = {call.results[1]: call for call in program.calls if call.name == "max_pool2d_nhwc"}
-    spreads = {call.results[0]: call for call in program.calls if call.name == "max_pool2d_grad_x_nhwc"}
+    pools = {call.results[1]: call for call in program.calls if call.name == "max_pool2d"}
+    spreads = {call.results[0]: call for call in program.calls if call.name == "max_pool2d_grad_x"}
     uses = Counter(slot for call in program.calls for slot in call.reads) + Counter(program.kept())
     joined: dict[int, Call | None] = {}
     for call in program.calls:
@@ -323,7 +323,7 @@ def _relus_at_maxima(program: Program) -> Program:
             pool = pools.get(spread.arguments[1]) if spread else None
             if spread and pool and pool.arguments[0] is call.arguments[2]:
                 gp, index, g = spread.arguments
-                joined[id(call)] = with_(call, name="max_pool2d_grad_relu_nhwc", arguments=(
+                joined[id(call)] = with_(call, name="max_pool2d_grad_relu", arguments=(
                     gp, index, pool.results[0], g))
                 joined[id(spread)] = None
     calls = [joined.get(id(call), call) for call in program.calls]

@@ -13,7 +13,7 @@ import numpy as np
 from ..common import choice, shared
 from ..common.choice import *
 from ..common.fused import FUSED
-from ..common.geometry.rows import COMPUTED
+from ..common.geometry.rows import COMPUTED, LAID_OUT
 from ..common.patterns import in_turn as _in_turn
 from ..common.primitives import PRIMITIVES
 from ..common.shared import *
@@ -35,6 +35,7 @@ from .layers.norm import normalized as _normalized
 from .layers.pool import *
 from .nhwc import *
 from .nhwc import STORED
+from .nhwc import in_nhwc as _in_nhwc
 from .optim import *
 from .optim.updates import *
 from .reduce import *
@@ -43,9 +44,14 @@ from .reduce.running import *
 from .reduce.squares import *
 from .region import *
 
-# What is fused on CUDA, and images in NHWC: by their patterns
+# What is fused on CUDA, and images in NHWC: by their patterns. Here a primitive whose geometry has a layout takes NCHW;
+# IN_NHWC has what it computes in NHWC
+IN_NHWC: dict[str, Callable[..., Any]] = {}
+_OF_FORMS = ChainMap(IN_NHWC, globals(), {"normalized": _normalized})
 for _name, _rules in {**FUSED, **COMPUTED}.items():
-    globals()[_name] = _in_turn(_rules, ChainMap(globals(), {"normalized": _normalized}), STORED)
+    globals()[_name] = _in_turn(_rules, _OF_FORMS if _name in COMPUTED else globals(), STORED)
+for _name, _rules in LAID_OUT.items():
+    IN_NHWC[_name] = _in_nhwc(globals()[_name], _rules)
 
 
 def _quiet(primitive: Callable[..., Any]) -> Callable[..., Any]:

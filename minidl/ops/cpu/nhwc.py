@@ -14,7 +14,7 @@ import numpy as np
 
 from ..common.geometry import ConvGeometry, PoolGeometry
 from ..common.geometry.nhwc import AXES, BACK, STORES, bf16, widened
-from ..common.patterns import Stored
+from ..common.patterns import Rule, Stored, in_turn
 from ..common.primitives import Array
 
 __all__ = ["stores_half", "takes_nhwc", "to_nchw", "to_nhwc"]
@@ -55,3 +55,10 @@ STORED = Stored(
            "r": lambda y, like: _as(y, like.dtype), "v": lambda y, like: _as(y, like.dtype),
            "x": lambda index, _: np.ascontiguousarray(index.transpose(AXES)).astype(np.uint8),
            "h": lambda y, _: bf16(y)})
+
+
+def in_nhwc(plain: Callable[..., Array], rules: list[Rule]) -> Callable[..., Array]:
+    """What a primitive computes with the layout NHWC in its geometry, by the plain one with NCHW."""
+    at = rules[0].fused.arguments.index("g")
+    return in_turn(rules, {plain.__name__: lambda *given: plain(
+        *given[:at], given[at]._replace(layout="NCHW"), *given[at + 1:])}, STORED)

@@ -29,7 +29,8 @@ def cached(geometry: Callable[..., Geometry]) -> Callable[..., Geometry]:
 
 
 class PoolGeometry(NamedTuple):
-    """Sizes of a pooling: images n, channels c, input h w, window kh kw, output oh ow, stride, padding."""
+    """Sizes of a pooling: images n, channels c, input h w, window kh kw, output oh ow, stride, padding; and how images
+    are in memory."""
 
     n: int
     c: int
@@ -45,6 +46,7 @@ class PoolGeometry(NamedTuple):
     bottom: int
     left: int
     right: int
+    layout: str = "NCHW"
 
 
 class ConvGeometry(NamedTuple):

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..patterns import ACT, Made, Name, Rule, each_act, rule
 from ..primitives import ALL, PLAIN, PRIMITIVES, Array, Primitive
+from . import PoolGeometry
 
 AXES = (0, 2, 3, 1)                        # which axis of (n,c,h,w) each axis of (n,h,w,c) is
 BACK = (0, 3, 1, 2)
@@ -146,7 +147,13 @@ def ordered(of: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(of[axis] for axis in AXES)
 
 
+def in_nhwc(g: PoolGeometry) -> PoolGeometry:
+    """The same pooling of images in NHWC."""
+    return g._replace(layout="NHWC")
+
+
 MADE |= {"ordered": ordered, "turned": lambda index: ordered(_of_all_axes(index))}
+MADE["in_nhwc"] = in_nhwc
 
 IMAGES: tuple[Row, ...] = (
     ("y = conv2d(x, w, b, g)", "y.i = conv2d_nhwc(x.i, w.f, b, g, None, precision)", _convolution),
@@ -163,11 +170,11 @@ IMAGES: tuple[Row, ...] = (
     ("y = add(x, other)", "y.i = add_nhwc(x.i, other.i, None)", _alike),
     ("y = add_act(x, other, ACT)", "y.i = add_nhwc(x.i, other.i, ACT)", _alike),
     ("gx = add_grad_act(x, other, y, ACT)", "gx.i = act_grad_nhwc(x.i, other.i, y.i, ACT)", _alike),
-    ("y, index = max_pool2d(x, g)", "y.i, index.x = max_pool2d_nhwc(x.i, g)", _window),
-    ("gx = max_pool2d_grad_x(gy, index, g)", "gx.i = max_pool2d_grad_x_nhwc(gy.i, index.x, g)", _window),
-    ("y = avg_pool2d(x, g)", "y.i = avg_pool2d_nhwc(x.i, g)", always),
-    ("gx = avg_pool2d_grad_x(gy, g)", "gx.i = avg_pool2d_grad_x_nhwc(gy.i, g)", always),
-    ("gx = avg_pool2d_grad_act(gy, y, g, ACT)", "gx.i = avg_pool2d_grad_act_nhwc(gy.i, y.i, g, ACT)", always),
+    ("y, index = max_pool2d(x, g)", "y.i, index.x = max_pool2d(x.i, in_nhwc(g))", _window),
+    ("gx = max_pool2d_grad_x(gy, index, g)", "gx.i = max_pool2d_grad_x(gy.i, index.x, in_nhwc(g))", _window),
+    ("y = avg_pool2d(x, g)", "y.i = avg_pool2d(x.i, in_nhwc(g))", always),
+    ("gx = avg_pool2d_grad_x(gy, g)", "gx.i = avg_pool2d_grad_x(gy.i, in_nhwc(g))", always),
+    ("gx = avg_pool2d_grad_act(gy, y, g, ACT)", "gx.i = avg_pool2d_grad_act(gy.i, y.i, in_nhwc(g), ACT)", always),
     ("y, mean, rstd = batch_norm(x, w, b, running_mean, running_var, momentum, eps, g)",
      "y.i, mean, rstd = batch_norm_nhwc(x.i, None, w, b, running_mean, running_var, momentum, eps, g, None)",
      _across),
@@ -195,12 +202,12 @@ JOINED: tuple[Rule, ...] = (
         db = conv2d_grad_b_nhwc(gz)
         """, "gz, db = act_grad_b_nhwc(gy, other, y, act)"),
     rule("""
-        gz = max_pool2d_grad_relu_nhwc(gy, index, y, g)
+        gz = max_pool2d_grad_relu(gy, index, y, g)
         db = conv2d_grad_b_nhwc(gz)
-        """, "gz, db = max_pool2d_grad_relu_b_nhwc(gy, index, y, g)"),
+        """, "gz, db = max_pool2d_grad_relu_b(gy, index, y, g)"),
     rule("""
         y = conv2d_nhwc(x, w, b, g, act, precision)
-        p, index = max_pool2d_nhwc(y, pooling)
+        p, index = max_pool2d(y, pooling)
         """, "p, index = conv2d_max_pool_nhwc(x, w, b, g, act, precision, pooling)"),
     *[each for both in ("dx, other", "other, dx") for each in (
         rule(f"""
@@ -225,8 +232,8 @@ JOINED: tuple[Rule, ...] = (
 # The pass joins these if the maxima are of the same relu: it passes a winner's gradient if the winner is above 0
 AT_MAXIMA = rule("""
     gz = act_grad_nhwc(gy, None, y, 'relu')
-    gx = max_pool2d_grad_x_nhwc(gz, index, g)
-    """, "gx = max_pool2d_grad_relu_nhwc(gy, index, y, g)")
+    gx = max_pool2d_grad_x(gz, index, g)
+    """, "gx = max_pool2d_grad_relu(gy, index, y, g)")
 
 # What passes make by looking further than a pattern does: an activation's gradient by values normalised again; and
 # h: images in NCHW, stored in bf16 (compiler/passes/halves.py)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from types import EllipsisType
 from typing import Any
 
@@ -115,8 +116,14 @@ for _primitive, _form in read(TABLE):
 
 PRIMITIVES |= {form.name: PLAIN for forms in ROWS.values() for form in forms if form.name not in {SAME, *PRIMITIVES}}
 
-# What each form computes, and each call that passes make of forms
+# What each form computes, and each call that passes make of forms; the same of forms that are their plain calls with
+# another layout in the geometry
 COMPUTED: dict[str, list[Rule]] = {}
+LAID_OUT: dict[str, list[Rule]] = {}
 for _rule in (*(rule(plain, form) for plain, form, _ in (*IMAGES, *TABLE)), *FURTHER, AT_MAXIMA, *JOINED):
-    if _rule.fused.primitive not in {SAME, *ANY_ORDER} and not any(isinstance(a, Made) for a in _rule.fused.arguments):
-        COMPUTED.setdefault(_rule.fused.primitive, []).append(_rule)
+    _fused, _makes = _rule.fused, {a.function for a in _rule.fused.arguments if isinstance(a, Made)}
+    if _makes == {"in_nhwc"}:
+        _own = tuple(a.of[0] if isinstance(a, Made) else a for a in _fused.arguments)
+        LAID_OUT.setdefault(_fused.primitive, []).append(replace(_rule, fused=replace(_fused, arguments=_own)))
+    elif _fused.primitive not in {SAME, *ANY_ORDER} and not _makes:
+        COMPUTED.setdefault(_fused.primitive, []).append(_rule)

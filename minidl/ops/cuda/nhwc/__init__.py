@@ -1,16 +1,15 @@
 """Images in NHWC on CuPy arrays, (n,h,w,c) of float32 or of bfloat16 in uint16: see ops/common/geometry/nhwc.py."""
 
 from .. import launch
-from . import convolution, elementwise, norm, pool
+from . import convolution, elementwise, norm
 from .convolution import *
 from .elementwise import *
 from .norm import *
-from .pool import *
 
 MIN_SHARED = 160 << 10                     # bytes of a block
 
 # Without this folder's modules: other folders of the backend have modules of the same names
-__all__ = ["takes_nhwc", *convolution.__all__, *elementwise.__all__, *norm.__all__, *pool.__all__]
+__all__ = ["takes_nhwc", *convolution.__all__, *elementwise.__all__, *norm.__all__]
 
 
 def takes_nhwc(precision: str) -> bool:

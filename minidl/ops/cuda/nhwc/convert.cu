@@ -2,7 +2,7 @@
 //
 // A block takes TILE channels of 1024 / TILE pixels of one image, which is image blockIdx.x / tiles. Neighbouring
 // threads read and write neighbours. Any number of threads works.
-#include "include/nhwc/image.cuh"
+#include "include/image.cuh"
 
 constexpr int PIXELS = 1024 / TILE;
 

@@ -8,12 +8,12 @@ from ...common.geometry.sets import NormGeometry
 from ...common.primitives import Array
 from ..conv import grouped
 from ..layers.norm.fused import folded
+from ..layers.pool.windows import max_pool2d
 from .conv import conv
 from .conv.conv_tma import Beside
 from .elementwise import act_grad_b_nhwc, add_bias_nhwc
 from .grad_w.conv_grad_w import grad_w
 from .norm.batch import normalize_act_grad_nhwc, normalize_grad_by
-from .pool import max_pool2d_nhwc
 
 __all__ = ["conv2d_grad_w_nhwc", "conv2d_grad_x_act_b_nhwc", "conv2d_grad_x_nhwc", "conv2d_grad_x_norm_nhwc",
            "conv2d_max_pool_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc", "conv2d_transposed_nhwc"]
@@ -28,9 +28,9 @@ def conv2d_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str |
 
 def conv2d_max_pool_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str | None, precision: str,
                          pooling: PoolGeometry) -> tuple[Array, Array]:
-    """max_pool2d_nhwc(conv2d_nhwc(x)): (maxima, winners)"""
+    """max_pool2d(conv2d_nhwc(x)): (maxima, winners)"""
     if not g.dense:
-        return max_pool2d_nhwc(conv2d_nhwc(x, w, b, g, act, precision), pooling)
+        return max_pool2d(conv2d_nhwc(x, w, b, g, act, precision), pooling)
     return conv.max_pooled(x, w, b, g, act, pooling, precision=precision)
 
 

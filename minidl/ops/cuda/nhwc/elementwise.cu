@@ -1,46 +1,6 @@
-// Images in NHWC, element by element: an activation, its gradient, sums, and the gradient with its sum over each
-// channel.
-//
-// The first three kernels take arrays as rows of `size` elements: a thread owns the runs THREAD, THREAD + THREADS, ...;
-// any grid and block works. Requires: WIDE divides size. The others walk PixelRuns (image.cuh) in blocks of up to 256
-// threads.
-#include "include/nhwc/image.cuh"
-
-#define RUNS                                                                                                           \
-    unsigned at = THREAD * WIDE;                                                                                       \
-    at < size;                                                                                                         \
-    at += THREADS * WIDE
-
-extern "C" __global__ void act_nhwc(const STORE* __restrict__ x, STORE* __restrict__ y, unsigned size) {
-    for (RUNS) {
-        Run run = load(x + at);
-#pragma unroll
-        for (int i = 0; i < WIDE; ++i) run.v[i] = ACT_VALUE(run.v[i]);
-        store(y + at, run);
-    }
-}
-
-extern "C" __global__ void act_grad_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ other,
-                                         const STORE* __restrict__ y, STORE* __restrict__ gx, unsigned size) {
-    for (RUNS) {
-        Run run = summed(gy, other, at);
-        const Run known = load(y + at);
-#pragma unroll
-        for (int i = 0; i < WIDE; ++i) run.v[i] = ACT_GRAD(run.v[i], known.v[i]);
-        store(gx + at, run);
-    }
-}
-
-extern "C" __global__ void add_nhwc(const STORE* __restrict__ x, const STORE* __restrict__ y, STORE* __restrict__ z,
-                                    unsigned size) {
-    for (RUNS) {
-        Run run = load(x + at);
-        const Run other = load(y + at);
-#pragma unroll
-        for (int i = 0; i < WIDE; ++i) run.v[i] = after(run.v[i] + other.v[i]);
-        store(z + at, run);
-    }
-}
+// Images in NHWC: a bias and an activation, sums over each channel, and an activation's gradient with them. The kernels
+// walk PixelRuns (image.cuh) in blocks of up to 256 threads.
+#include "include/image.cuh"
 
 extern "C" __global__ void __launch_bounds__(256, 2)
     add_bias_nhwc(const STORE* __restrict__ x, const float* __restrict__ b, STORE* __restrict__ y, PixelRuns g) {

@@ -7,15 +7,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...common.geometry.nhwc import STORES, ordered
+from ...common.geometry.nhwc import C_TYPES, STORES, ordered
 from ...common.primitives import Array
 from .. import launch
-from .pixels import C_TYPES, configurations, constants, rows_of, sum_first, sums, walk
+from ..pixels import configurations, constants, rows_of, sums, walk
+from ..reduce import sum_first
 
 __all__ = ["act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_bias_nhwc", "add_nhwc", "conv2d_grad_b_nhwc", "to_nchw",
            "to_nhwc"]
 
-FILE, CONVERT = "nhwc/elementwise.cu", "nhwc/convert.cu"
+FILE, CONVERT, ELEMENTWISE = "nhwc/elementwise.cu", "nhwc/convert.cu", "layers/activation/activation.cu"
 MAX_NARROW = 4                                    # tiles have this many channels if an image has no more
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
@@ -56,7 +57,7 @@ def to_nchw(x: Array) -> Array:
 def _spread(name: str, size: int, dtype: np.dtype, act: str | None) -> Callable[..., None]:
     """Takes an array as one row of elements; WIDE depends on their number."""
     given = constants(dtype, size, act, True)
-    kernel = launch.kernel(FILE, name, *given)
+    kernel = launch.kernel(ELEMENTWISE, name, *given)
     return kernel.sized((launch.spread(size // dict(given)["WIDE"]),), (launch.THREADS,))
 
 
@@ -67,18 +68,18 @@ def _elementwise(name: str, act: str | None, x: Array, *others: Array | None) ->
 
 
 def act_nhwc(x: Array, act: str) -> Array:
-    return _elementwise("act_nhwc", act, x)
+    return _elementwise("activation", act, x)
 
 
 def act_grad_nhwc(gy: Array, other: Array | None, y: Array, act: str) -> Array:
     """The gradient of act(x) by x, from y = act(x), or from x for activations of OF_X. The gradient by y is gy, plus
     other if it is given."""
-    return _elementwise("act_grad_nhwc", act, gy, other, y)
+    return _elementwise("activation_grad_x", act, gy, other, y)
 
 
 def add_nhwc(x: Array, other: Array, act: str | None) -> Array:
     """x + other, and act of it if act is given"""
-    return _elementwise("add_nhwc", act, x, other)
+    return _elementwise("add_act", act, x, other)
 
 
 def add_bias_nhwc(x: Array, b: Array, act: str | None) -> Array:

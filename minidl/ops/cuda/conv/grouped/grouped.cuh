@@ -1,6 +1,6 @@
 // What the kernels of grouped convolution share: sizes, runs of channels, and which pixel a tap reads.
 //
-// LAYOUT is NCHW (then a thread has one channel or map, and STORE is REAL) or NHWC, as in nhwc/image.cuh. A thread has
+// LAYOUT is NCHW (then a thread has one channel or map, and STORE is REAL) or NHWC, as in image.cuh. A thread has
 // a tile of STRIP rows by COLUMNS columns. Further constants of the compilation: the filters' KH and KW; TAP_COLUMNS,
 // how many of their columns are unrolled; the stride SH and SW; DOWN and ACROSS, the distances of the pixels that a
 // filter reads; PHASE and PHASE_ACROSS, the remainders of the padding at the top by SH and at the left by SW; BLOCK,
@@ -8,22 +8,7 @@
 // block has at most.
 #include "include/layout.cuh"
 #include "include/act.cuh"
-#if LAYOUT == NHWC
-#include "include/nhwc/image.cuh"
-#else
-#define WIDE 1
-#ifndef AFTER
-#define AFTER 0
-#endif
-
-struct Run {
-    REAL v[WIDE];
-};
-
-__device__ __forceinline__ Run load(const REAL* at) { return {*at}; }
-__device__ __forceinline__ void store(REAL* at, const Run& run) { *at = run.v[0]; }
-__device__ __forceinline__ REAL after(REAL x) { return AFTER ? ACT_VALUE(x) : x; }
-#endif
+#include "include/image.cuh"
 
 #define TAPS (KH * KW)
 

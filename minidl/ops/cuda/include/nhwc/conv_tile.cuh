@@ -2,9 +2,6 @@
 // TALL, WIDE_Y and AFTER, as nhwc/conv/conv.cu has them.
 #include "include/act.cuh"
 
-#ifndef AFTER
-#define AFTER 0
-#endif
 #ifndef POOLED
 #define POOLED 0
 #endif
@@ -41,8 +38,7 @@ __device__ __forceinline__ int place_of(int t, int block, int e) { return (block
 
 // That element of y.
 __device__ __forceinline__ float result(const float (&sums)[TALL][PAIRS], int t, int block, int e, float bias) {
-    const float sum = sums[t / 2][place_of(t, block, e)] + bias;
-    return AFTER ? ACT_VALUE(sum) : sum;
+    return after(sums[t / 2][place_of(t, block, e)] + bias);
 }
 
 __device__ __forceinline__ void read_biases(float (&bias)[NEIGHBOURS], const float* b, int filter, int filters) {

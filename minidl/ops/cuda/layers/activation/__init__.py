@@ -3,4 +3,3 @@
 from .dropout import *
 from .elementwise import *
 from .formulas import *
-from .sums import *

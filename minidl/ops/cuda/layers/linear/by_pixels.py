@@ -10,7 +10,7 @@ from ....common.geometry import ConvGeometry, conv_geometry
 from ....common.primitives import Array
 from ...layers import linear as by_tiles
 from ...nhwc.conv import conv
-from ...nhwc.pixels import has_wgmma
+from ...pixels import has_wgmma
 from . import fused
 
 __all__ = ["linear", "linear_act", "linear_grad_x"]

@@ -9,8 +9,7 @@ from ....common.shared import add
 from ... import launch
 from ...conv import conv2d
 from ...conv.fused import conv2d_act
-from ..activation.elementwise import GRADIENTS, VALUES
-from ..activation.sums import add_grad_act, alike
+from ..activation.elementwise import GRADIENTS, VALUES, add_grad_act, alike
 from . import batch_norm, gradient, normalize_grad, normalized, plan_of, sizes_of
 
 __all__ = ["batch_norm_act", "conv2d_norm", "conv2d_norm_act", "normalize_act_grad"]

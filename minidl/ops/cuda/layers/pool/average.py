@@ -13,7 +13,7 @@ from ....common.geometry import PoolGeometry
 from ....common.primitives import ACTIVATIONS, Array
 from ... import launch
 from .adaptive import adaptive_avg_pool2d
-from .windows import spread
+from .windows import shape_x, shape_y, spread
 
 __all__ = ["avg_pool2d", "avg_pool2d_grad_act", "avg_pool2d_grad_x"]
 
@@ -24,7 +24,7 @@ MAX_AREA = 4096                            # of a window, whose columns a thread
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     ("layers/pool/krizhevsky.cu", (launch.real(dtype), ("KH", kh), ("KW", kw), *act))
     for dtype in launch.C_NAME for kh, kw in ((2, 2), (4, 4), (3, 5), (28, 28))
-    for act in ((), *((("ACT", act),) for act in ACTIVATIONS))]
+    for act in ((), *((("ACT", act), ("AFTER", 1)) for act in ACTIVATIONS))]
 
 
 class Tiling(NamedTuple):
@@ -61,39 +61,38 @@ def _tiling(g: PoolGeometry) -> Tiling | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _average(suffix: str, g: PoolGeometry, dtype: np.dtype,
-             *constants: launch.Constant) -> tuple[launch.Plan, tuple[int | bytes, ...]]:
-    """The launch of avg_pool2d ("") or of a gradient of it ("_grad_..."), and the numbers it takes last."""
-    tiling = _tiling(g)
+def _average(name: str, g: PoolGeometry, dtype: np.dtype,
+             act: str | None = None) -> tuple[launch.Plan, tuple[int | bytes, ...]]:
+    """The launch of avg_pool2d or avg_pool2d_grad_x, and the numbers it takes last."""
+    grad = name.endswith("_grad_x")
+    tiling = _tiling(g) if g.layout == "NCHW" else None
     if tiling is None or (g.kh * g.kw > MAX_AREA and tiling.blocks < launch.multiprocessors()):
-        plan = spread(f"avg_pool2d{suffix}", g, dtype, g.n * g.c * (g.h * g.w if suffix else g.oh * g.ow), *constants)
+        plan = spread(name, g, dtype, g.h * g.w if grad else g.oh * g.ow, act)
         return plan, (plan.struct,)
-    columns, pitch = (tiling.band * g.ow, ()) if suffix else (g.kw * tiling.pitch, (tiling.pitch,))
-    plan = launch.Plan("layers/pool/krizhevsky.cu", f"avg_pool2d_tiled{suffix}",
-                       (launch.real(dtype), *tiling.constants, *constants), (tiling.blocks,), launch.THREADS,
+    columns, pitch = (tiling.band * g.ow, ()) if grad else (g.kw * tiling.pitch, (tiling.pitch,))
+    after: tuple[launch.Constant, ...] = (("ACT", act), ("AFTER", 1)) if act else ()
+    plan = launch.Plan("layers/pool/krizhevsky.cu", name.replace("2d", "2d_tiled"),
+                       (launch.real(dtype), *tiling.constants, *after), (tiling.blocks,), launch.THREADS,
                        columns * dtype.itemsize)
     return plan, (tiling.rows, tiling.band, g.w, g.ow, *pitch)
 
 
 def avg_pool2d(x: cupy.ndarray, g: PoolGeometry) -> Array:
-    if (g.kh * g.kw > MAX_AREA or not x._c_contiguous) and _tiles(g):
+    if g.layout == "NCHW" and (g.kh * g.kw > MAX_AREA or not x._c_contiguous) and _tiles(g):
         return adaptive_avg_pool2d(x, (g.oh, g.ow))
-    y = launch.empty((g.n, g.c, g.oh, g.ow), x.dtype)
-    plan, numbers = _average("", g, x.dtype)
+    y = launch.empty(shape_y(g), x.dtype)
+    plan, numbers = _average("avg_pool2d", g, x.dtype)
     plan.start(x, y, *numbers)
     return y
 
 
 def avg_pool2d_grad_x(gy: Array, g: PoolGeometry) -> Array:
-    dx = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
-    plan, numbers = _average("_grad_x", g, gy.dtype)
-    plan.start(gy, dx, *numbers)
-    return dx
+    return avg_pool2d_grad_act(gy, None, g, None)
 
 
-def avg_pool2d_grad_act(gy: Array, y: Array, g: PoolGeometry, act: str) -> Array:
-    """The gradient of avg_pool2d(act(x)) by x, from y = act(x)."""
-    dx = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
-    plan, numbers = _average("_grad_act", g, gy.dtype, ("ACT", act))
+def avg_pool2d_grad_act(gy: Array, y: Array | None, g: PoolGeometry, act: str | None) -> Array:
+    """The gradient of avg_pool2d(act(x)) by x, from y = act(x). Without act, that of avg_pool2d(x)."""
+    dx = launch.empty(shape_x(g), gy.dtype)
+    plan, numbers = _average("avg_pool2d_grad_x", g, gy.dtype, act)
     plan.start(gy, y, dx, *numbers)
     return dx

@@ -44,31 +44,21 @@ extern "C" __global__ void avg_pool2d_tiled(const REAL* x, REAL* y, int rows, in
 }
 
 // The block's part of gy goes to shared memory, already divided by KH * KW; then each thread reads the value of its
-// column's window, KW neighbours the same one, and writes it to the KH rows; with `through`, through the activation
-// before the pooling, which computed y (planes, oh * KH, w).
-template <bool through>
-__device__ __forceinline__ void spread(const REAL* __restrict__ gy, const REAL* __restrict__ y, REAL* __restrict__ dx,
-                                       int rows, int band, int w, int ow) {
+// column's window, KW neighbours the same one, and writes it to the KH rows: with AFTER, through the activation before
+// the pooling, which computed y (planes, oh * KH, w).
+extern "C" __global__ void avg_pool2d_tiled_grad_x(const REAL* __restrict__ gy, const REAL* __restrict__ y,
+                                                   REAL* __restrict__ dx, int rows, int band, int w, int ow) {
     extern __shared__ __align__(8) unsigned char memory[];
     REAL* shares = (REAL*)memory;
     int first = blockIdx.x * band, live = imin(band, rows - first);
     gy += first * ow, dx += first * KH * w;
-    if (through) y += first * KH * w;
+    if (AFTER) y += first * KH * w;
     for (int i = threadIdx.x; i < live * ow; i += blockDim.x) shares[i] = gy[i] * SHARE;
     __syncthreads();
     for (int i = threadIdx.x; i < live * w; i += blockDim.x) {
         int a = i / w, s = i % w;
         int top = a * KH * w + s;
         REAL share = shares[a * ow + s / KW];
-        for (int p = 0; p < KH; p++) dx[top + p * w] = through ? ACT_GRAD(share, y[top + p * w]) : share;
+        for (int p = 0; p < KH; p++) dx[top + p * w] = AFTER ? ACT_GRAD(share, y[top + p * w]) : share;
     }
-}
-
-extern "C" __global__ void avg_pool2d_tiled_grad_x(const REAL* gy, REAL* dx, int rows, int band, int w, int ow) {
-    spread<false>(gy, 0, dx, rows, band, w, ow);
-}
-
-extern "C" __global__ void avg_pool2d_tiled_grad_act(const REAL* __restrict__ gy, const REAL* __restrict__ y,
-                                                     REAL* __restrict__ dx, int rows, int band, int w, int ow) {
-    spread<true>(gy, y, dx, rows, band, w, ow);
 }

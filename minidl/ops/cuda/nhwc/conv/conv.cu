@@ -10,7 +10,7 @@
 // (mma.cuh), BF16 only with images of bf16. -DFILTERS 64, 128 or 256; -DTALL; -DSTAGES; -DBLOCKS, the least number of
 // blocks on a multiprocessor. -DWIDE: 16 bytes of what is read hold channels of one pixel; -DCHUNKED: so does a slab,
 // and taps change before channels do, so that most copies find their pixels in the L1 cache; -DWIDE_Y: as WIDE, for
-// what is written. -DDIVIDED: positions are divided. -DACT, -DAFTER: as in image.cuh. -DSM_90A for wgmma, else mma.
+// what is written. -DDIVIDED: positions are divided. -DACT, -DAFTER: as in act.cuh. -DSM_90A for wgmma, else mma.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 #include "include/tensor_cores/wgmma.cuh"

@@ -12,10 +12,12 @@ import cupy
 import numpy as np
 
 from ....common.geometry import ConvGeometry, PoolGeometry
+from ....common.geometry.nhwc import C_TYPES
 from ... import launch
 from ...layers.linear.tile import MODES
-from ..pixels import C_TYPES, has_wgmma, sum_first
-from ..pool import max_pool2d_nhwc, side_by_side
+from ...layers.pool.windows import max_pool2d, side_by_side
+from ...pixels import has_wgmma
+from ...reduce import sum_first
 from . import conv_few, conv_images, conv_tma
 from .conv_tma import Tile
 
@@ -330,12 +332,12 @@ def y(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: ConvGeometry,
 def max_pooled(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: ConvGeometry, act: str | None,
                pooling: PoolGeometry, *, precision: str,
                tile: Tile | None = None) -> tuple[cupy.ndarray, cupy.ndarray]:
-    """max_pool2d_nhwc of y: (maxima, winners). y is not stored if the kernel that computes its tile also finds the
+    """max_pool2d of y: (maxima, winners). y is not stored if the kernel that computes its tile also finds the
     maxima, over windows of 2x2 side by side."""
     halves = (pooling.kh, pooling.kw) == (2, 2) and side_by_side(pooling)
     x, way = _planned("conv2d_max_pool_nhwc", False, x, g, act, precision, tile, "maxima" if halves else "y")
     if way.then == "y":
-        return max_pool2d_nhwc(_run(x, way, w, b), pooling)
+        return max_pool2d(_run(x, way, w, b), pooling)
     maxima, winners = launch.empty(way.y, x.dtype), launch.empty(way.y, np.dtype(np.uint8))
     if maxima.size:
         way.run(x, w, b, maxima, winners)

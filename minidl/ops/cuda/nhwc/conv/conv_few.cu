@@ -121,7 +121,7 @@ __device__ __forceinline__ void put_square(unsigned char* square, int place, con
 #pragma unroll
             for (int e = 0; e < PER_PIECE; e += 2) {
                 const float* of = sums + (piece * PER_PIECE + e) * 2 + t * 2;
-                fill(found.v + e, AFTER ? ACT_VALUE(of[0]) : of[0], AFTER ? ACT_VALUE(of[1]) : of[1]);
+                fill(found.v + e, after(of[0]), after(of[1]));
             }
             *(Neighbours*)(square + piece / 2 * BOX + t * 8 * 128 + (place ^ piece % 2 * 16)) = found;
         }

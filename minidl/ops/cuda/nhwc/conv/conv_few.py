@@ -7,9 +7,9 @@ from collections.abc import Callable
 import cupy
 import numpy as np
 
+from ....common.geometry.nhwc import C_TYPES
 from ... import launch
 from ...launch.tensor_maps import BYTES, tensor_map
-from ..pixels import C_TYPES
 from .conv_tma import OWN, ROW, Patch, patches
 
 FILE = "nhwc/conv/conv_few.cu"

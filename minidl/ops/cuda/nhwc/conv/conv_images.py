@@ -7,9 +7,9 @@ from collections.abc import Callable
 import cupy
 import numpy as np
 
+from ....common.geometry.nhwc import C_TYPES
 from ... import launch
 from ...launch.tensor_maps import tensor_map
-from ..pixels import C_TYPES
 from .conv_tma import ROW, THREADS_PER_BLOCK, Tile, Tiles
 
 FILE = "nhwc/conv/conv_images.cu"

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 
+from ....common.geometry.nhwc import C_TYPES
 from ... import launch
 from ...launch.tensor_maps import BYTES, MAX_BOX, tensor_map
-from ..pixels import C_TYPES
 
 FILE = "nhwc/conv/conv_tma.cu"
 PATCHES, MIN_STAGES, THREADS_PER_BLOCK = 2, 3, 384

@@ -11,7 +11,7 @@ import numpy as np
 from ....common.geometry import ConvGeometry
 from ... import launch
 from ...layers.linear.tile import MODES
-from ..pixels import has_wgmma
+from ...pixels import has_wgmma
 from . import conv_few_grad_w, conv_grad_w_tma, rows_grad_w
 from .conv_few_grad_w import Product
 

@@ -12,8 +12,8 @@ import numpy as np
 from ....common.geometry import ConvGeometry
 from ... import launch
 from ...launch.tensor_maps import tensor_map
+from ...pixels import has_wgmma
 from ..conv.conv_tma import MAX_BOX, ROW, THREADS_PER_BLOCK, Patch
-from ..pixels import has_wgmma
 from .conv_few_grad_w import Product
 
 FILE = "nhwc/grad_w/conv_grad_w_tma.cu"

@@ -6,7 +6,7 @@
 // differ by little. With AFTER the activation ACT follows; it takes the sum with `other` if that is given. The first
 // launch of the gradients also computes ACT's gradient: y is what ACT computed, and gz is what comes through it, which
 // the third launch reads again. Without y, ACT_GRAD takes what ACT was given: x, normalised once more.
-#include "include/nhwc/image.cuh"
+#include "include/image.cuh"
 
 __device__ __forceinline__ const STORE* middle(const STORE* x, const PixelRuns& g, int channel) {
     return x + g.rows / 2 * g.channels + channel;

@@ -7,7 +7,8 @@ import numpy as np
 from ....common.geometry.sets import NormGeometry
 from ....common.primitives import Array
 from ... import launch
-from ..pixels import configurations, rows_of, sum_first, sums, walk
+from ...pixels import configurations, rows_of, sums, walk
+from ...reduce import sum_first
 
 __all__ = [
     "batch_norm_nhwc", "normalize_act_grad_nhwc", "normalize_again_act_grad_nhwc", "normalize_by_nhwc",

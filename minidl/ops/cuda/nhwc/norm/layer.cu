@@ -3,7 +3,7 @@
 // A team is LANES neighbouring threads, a power of two up to 32, and takes one row at a time. Each thread holds RUNS
 // runs of WIDE channels, LANES runs apart. A block's teams walk `chunk` rows. Requires: WIDE divides the channels,
 // which are at most LANES * RUNS * WIDE; blocks of THREADS_PER_BLOCK threads.
-#include "include/nhwc/image.cuh"
+#include "include/image.cuh"
 
 #ifndef LANES
 #define LANES 32

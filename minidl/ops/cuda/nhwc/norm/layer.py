@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ....common.geometry.nhwc import C_TYPES
 from ....common.geometry.sets import NormGeometry
 from ....common.primitives import Array
 from ... import launch
-from ..pixels import C_TYPES, rows_of, sum_first, sums
+from ...pixels import rows_of, sums
+from ...reduce import sum_first
 
 __all__ = ["layer_norm_grad_nhwc", "layer_norm_nhwc"]
 

@@ -1,23 +1,21 @@
-// Images in NHWC: runs of WIDE neighbouring channels of one pixel, read and written at once and computed in float32.
+// Images as runs of WIDE numbers, read and written at once and computed in REAL: in NHWC neighbouring channels of one
+// pixel, in NCHW one number.
 //
-// STORE is float, or unsigned short for bfloat16; WIDE is 1, or as many as 16 bytes hold. Pointers to runs of more than
+// STORE is REAL, or unsigned short for bfloat16; WIDE is 1, or as many as 16 bytes hold. Pointers to runs of more than
 // one are multiples of the run's size: WIDE divides the channels.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 #include "include/act.cuh"
 
 #ifndef STORE
-#define STORE float
+#define STORE REAL
 #endif
 #ifndef WIDE
 #define WIDE 1
 #endif
-#ifndef AFTER
-#define AFTER 0  // whether ACT follows the kernel's own work
-#endif
 
 struct Run {
-    float v[WIDE];
+    REAL v[WIDE];
 };
 
 // How a block of pixels is walked if each thread keeps to a run of channels. Along x a block has `lanes` runs next to
@@ -26,10 +24,7 @@ struct PixelRuns {
     int rows, channels, lanes, chunk;
 };
 
-__device__ __forceinline__ float after(float x) { return AFTER ? ACT_VALUE(x) : x; }
-__device__ __forceinline__ float before(float gy, float y) { return AFTER ? ACT_GRAD(gy, y) : gy; }
-
-__device__ __forceinline__ Run load(const float* at) {
+__device__ __forceinline__ Run load(const REAL* at) {
     Pack<WIDE> pack = *(const Pack<WIDE>*)at;
     Run run;
 #pragma unroll
@@ -37,7 +32,7 @@ __device__ __forceinline__ Run load(const float* at) {
     return run;
 }
 
-__device__ __forceinline__ void store(float* at, const Run& run) {
+__device__ __forceinline__ void store(REAL* at, const Run& run) {
     Pack<WIDE> pack;
 #pragma unroll
     for (int i = 0; i < WIDE; ++i) pack.v[i] = run.v[i];

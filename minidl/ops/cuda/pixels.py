@@ -8,10 +8,9 @@ import math
 import cupy
 import numpy as np
 
-from ...common.geometry.nhwc import C_TYPES
-from ...common.primitives import Array
-from .. import launch
-from ..reduce import sum_first
+from ..common.geometry.nhwc import C_TYPES
+from ..common.primitives import Array
+from . import launch
 
 MAX_BLOCKS = 396                           # that leave partial sums: 3 for each multiprocessor of an H100
 MIN_ROWS = 8                               # pixels that a thread takes at least, if there are that many
@@ -40,9 +39,9 @@ def configurations(file: str, *acts: str | None,
 
 @functools.lru_cache(maxsize=4096)
 def walk(file: str, name: str, rows: int, channels: int, dtype: np.dtype, act: str | None = None,
-         after: bool = False) -> launch.Plan:
+         after: bool = False, more: tuple[launch.Constant, ...] = ()) -> launch.Plan:
     """The plan of a kernel that walks PixelRuns. Its blocks along the rows are the splits. Sizes alone decide."""
-    given = constants(dtype, channels, act, after)
+    given = (*more, *constants(dtype, channels, act, after))
     runs = channels // dict(given)["WIDE"]
     lanes = min(runs, MAX_LANES)
     side = launch.THREADS // lanes
@@ -61,5 +60,3 @@ def sums(count: int, blocks: int, channels: int) -> cupy.ndarray:
 def rows_of(x: Array) -> int:
     return math.prod(x.shape[:-1])
 
-
-__all__ = ["C_TYPES", "configurations", "constants", "rows_of", "sum_first", "sums", "walk"]
