@@ -460,7 +460,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "norm_act's products, the mean": (
         "fp32", "run.v[j] * ((xs.v[j] - center) * scale);", "run.v[j] * (xs.v[j] * scale);"),
     "add_grad_act": (
-        "fp32", "Run run = summed(gy, other, at);", "Run run = summed(gy, other ? gy : other, at);",
+        "fp32", "run.v[i] += more.v[i];", "run.v[i] += run.v[i];",
         "add_grad_act"),
     "avg_pool_grad_act, tiled, a window's first row": (
         "fp32", "ACT_GRAD(share, y[top + p * w])", "ACT_GRAD(share, y[top])"),

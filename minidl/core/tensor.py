@@ -11,6 +11,7 @@ Tensor knows no operation: `minidl.ops.arrays.operators` attaches the operators.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Iterable
 from operator import attrgetter
 from types import ModuleType
@@ -91,7 +92,8 @@ class Tensor(Attached):
     _data: Array
     _grad: Tensor | None
     node: Node | None
-    changed: list[int]                     # [when its memory was last changed in place, by the tape's clock]
+    changed: list[Any]                     # [when its memory was last changed in place, by the tape's clock; then
+                                           # weak references to the Tensors that share it, if several have]
     weights: Tensor                        # of a loss that is a weighted mean: how much each label counts in it
 
     def __init__(self, data: object, requires_grad: bool = False, device: str | None = None, dtype: DType = None):
@@ -257,7 +259,7 @@ class Tensor(Attached):
         """The same array as a Tensor that no gradient flows through."""
         mode.recorder.given(self)
         alias = wrap(self._data)
-        alias.changed = self.changed
+        share(alias, self)
         if hasattr(self, "weights"):
             alias.weights = self.weights
         return alias
@@ -368,6 +370,22 @@ def mark_changed(tensors: Collection[Tensor]) -> None:
     if recorder.__class__ is not Listener:             # a plain one does nothing, and replays come here each time
         for t in tensors:
             recorder.change(t)
+
+
+def share(view: Tensor, of: Tensor) -> None:
+    """Note that a Tensor has another one's memory: a change in place of one counts as one of both, and of the node."""
+    shared = view.changed = of.changed
+    if view.node is not None:
+        view.node.changed = shared
+    for t in (view, of) if len(shared) == 1 else (view,):
+        shared.append(weakref.ref(t, shared.remove))
+
+
+def shares(t: Tensor) -> bool:
+    """Whether another Tensor that is still there has some of this one's memory: what is said to be a view may be a
+    copy."""
+    others = [other for each in t.changed[1:] if (other := each()) is not None and other is not t]
+    return any(np.may_share_memory(t._data, other._data) for other in others)
 
 
 def wrap(array: Array, node: Node | None = None) -> Tensor:

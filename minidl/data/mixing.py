@@ -22,9 +22,9 @@ def mixup(images: Tensor | Array, labels: Tensor | Array | list[int], classes: i
     The others are the batch itself in another order; the share is one number per batch, drawn from Beta(alpha, alpha).
     An alpha of 0.1 to 0.4 blends little, 1 blends evenly, and 0 does not blend. Order and share come from minidl's
     counter-based generator, by `minidl.manual_seed`, or by a key. They are the same on the CPU and on a GPU. Arrays
-    give arrays, in the images' dtype and on their device; Tensors give Tensors. The loss of logits is
-    `-(targets * ops.log_softmax(logits)).sum(axis=1).mean()`. Call it outside of a compiled step, and pass its results
-    to the step as arguments.
+    give arrays, in the images' dtype and on their device; Tensors give Tensors, through which gradients flow. The loss
+    of logits is `-(targets * ops.log_softmax(logits)).sum(axis=1).mean()`. Call it outside of a compiled step, and pass
+    its results to the step as arguments.
 
     Raises TypeError for images that are not floating and labels that are not integers; ValueError for labels of another
     shape than (n,), for labels on the CPU beyond the classes, for an alpha that is not a finite number of at least 0,
@@ -34,7 +34,6 @@ def mixup(images: Tensor | Array, labels: Tensor | Array | list[int], classes: i
     >>> blends.round(2).tolist(), targets.round(2).tolist()
     ([[0.28], [0.72]], [[0.72, 0.0, 0.28], [0.28, 0.0, 0.72]])
     """
-    tensors = isinstance(images, Tensor)
     x: Array
     x, given = (each._data if isinstance(each, Tensor) else each for each in (images, labels))
     y: Array = given if is_cuda(given) else np.asarray(given)
@@ -54,6 +53,9 @@ def mixup(images: Tensor | Array, labels: Tensor | Array | list[int], classes: i
     share = float(draw.beta(alpha, alpha)) if alpha else 1.0
     others = to_device(draw.permutation(len(x)), where)
     targets = k.getitem(to_device(np.eye(classes, dtype=x.dtype), where), to_device(y, where))
-    mixed = (k.add(k.mul(each, share), k.mul(k.getitem(each, others), 1 - share)) for each in (x, targets))
-    blends, targets = map(wrap, mixed) if tensors else mixed
-    return blends, targets
+
+    def blend(each: Array) -> Array:
+        return k.add(k.mul(each, share), k.mul(k.getitem(each, others), 1 - share))
+    if not isinstance(images, Tensor):
+        return blend(x), blend(targets)
+    return images * share + images[wrap(others)] * (1 - share), wrap(blend(targets))       # by ops: for the tape

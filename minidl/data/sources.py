@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -91,7 +92,11 @@ def _form(item: np.ndarray | tuple[object, ...] | dict[object, object]) -> str:
 
 def _numbers(value: object, who: str) -> Array:
     unmasked(who, value)
-    array: Array = value._data if isinstance(value, Tensor) else value if is_array(value) else np.asarray(value)
+    try:
+        array: Array = value._data if isinstance(value, Tensor) else value if is_array(value) else np.asarray(value)
+    except ValueError:
+        raise ValueError(f"{who}: a {type(value).__name__} of the data holds things of several shapes but must be one "
+                         "array of numbers; give the parts of an item as a tuple, (image, label)") from None
     if array.dtype.kind not in "biufc":
         raise TypeError(f"{who}: a {type(value).__name__} of the data has dtype {array.dtype} but must hold numbers; "
                         "convert it, in a transform for instance")
@@ -165,18 +170,24 @@ def random_split(source: Any, sizes: Sequence[float], *, seed: int = 0) -> list[
     (1800, 200)
     """
     seed = rng.checked_seed("random_split", seed)
-    arrays = None if isinstance(source, (Dataset, Table)) else arrays_of(source, "random_split")
-    count = len(source) if arrays is None else len(leaves(arrays)[0])
+    count, taken = counted(source, "random_split")
     shares = any(isinstance(size, (float, np.floating)) for size in sizes)
     ends = np.cumsum(sizes)
     if not len(sizes) or min(sizes) < 0 or not (abs(ends[-1] - 1) <= 1e-6 if shares else ends[-1] == count):
         raise ValueError(f"random_split: sizes are {list(sizes)} but must add up to {'1' if shares else count}; give "
                          "shares, or numbers of items")
     order = rng.generator((seed, SPLIT)).permutation(count)
-    parts = np.split(order, np.rint(ends[:-1] * count if shares else ends[:-1]).astype(int))
+    return [taken(part) for part in np.split(order, np.rint(ends[:-1] * count if shares else ends[:-1]).astype(int))]
+
+
+def counted(source: Indexed, who: str) -> tuple[int, Callable[[np.ndarray], Any]]:
+    """How many items data has, and a function that gives those at some places, as data of the same kind."""
     if isinstance(source, (Dataset, Table)):
-        return [source[part] for part in parts]
-    return [Subset(source, part) if arrays is None else mapped(itemgetter(part), arrays) for part in parts]
+        return len(source), source.__getitem__
+    arrays = arrays_of(source, who)
+    if arrays is None:
+        return len(source), partial(Subset, source)
+    return len(leaves(arrays)[0]), lambda places: mapped(itemgetter(places), arrays)
 
 
 SPLIT = 1 << 62                            # separate from the counters of `rng.next_key`, and from a loader's

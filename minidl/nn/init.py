@@ -17,6 +17,8 @@ from ..core.device import to_device
 from ..core.mode import mode
 from ..core.tensor import Tensor
 
+MODES = "fan_in", "fan_out"
+GAINS = {"relu": math.sqrt(2.0), "linear": 1.0, "sigmoid": 1.0, "tanh": 5 / 3}         # by what follows
 _left: ContextVar[int | None] = ContextVar("left", default=None)       # bytes that new parameters may still take
 
 
@@ -123,15 +125,34 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(fans(tensor.shape))))
 
 
-def kaiming_uniform_(tensor: Tensor, *, gain: float = math.sqrt(2.0)) -> Tensor:
-    """Uniform with variance gain^2 / fan_in; the gain sqrt(2) is relu's (He et al. 2015, section 2.2)."""
-    bound = gain * math.sqrt(3.0 / fans(tensor.shape)[0])
+def kaiming_uniform_(tensor: Tensor, *, gain: float = math.sqrt(2.0), mode: str = "fan_in",
+                     nonlinearity: str | None = None) -> Tensor:
+    """Uniform, with the variance of `kaiming_normal_`."""
+    bound = math.sqrt(3.0) * _kaiming(tensor, gain, mode, nonlinearity)
     return uniform_(tensor, -bound, bound)
 
 
-def kaiming_normal_(tensor: Tensor, *, gain: float = math.sqrt(2.0)) -> Tensor:
-    """Normal with variance gain^2 / fan_in; the gain sqrt(2) is relu's (He et al. 2015, section 2.2)."""
-    return normal_(tensor, 0.0, gain / math.sqrt(fans(tensor.shape)[0]))
+def kaiming_normal_(tensor: Tensor, *, gain: float = math.sqrt(2.0), mode: str = "fan_in",
+                    nonlinearity: str | None = None) -> Tensor:
+    """Normal with variance gain^2 / fan_in, or with mode="fan_out" gain^2 / fan_out (He et al. 2015, section 2.2).
+
+    The gain sqrt(2) is relu's; nonlinearity names one of GAINS by what follows, as in PyTorch. Raises ValueError for
+    other names; of another activation, give the gain.
+
+    >>> w = kaiming_normal_(Tensor(np.zeros((8, 2, 3, 3), "f")), mode="fan_out", nonlinearity="relu"); w.shape
+    (8, 2, 3, 3)
+    """
+    return normal_(tensor, 0.0, _kaiming(tensor, gain, mode, nonlinearity))
+
+
+def _kaiming(tensor: Tensor, gain: float, mode: str, nonlinearity: str | None) -> float:
+    """The standard deviation."""
+    if mode not in MODES:
+        raise ValueError(f"kaiming: mode is {mode!r} but must be {' or '.join(MODES)}")
+    if nonlinearity is not None and nonlinearity not in GAINS:
+        raise ValueError(f"kaiming: nonlinearity is {nonlinearity!r} but must be {' or '.join(GAINS)}; of another, "
+                         "give gain=")
+    return (gain if nonlinearity is None else GAINS[nonlinearity]) / math.sqrt(fans(tensor.shape)[MODES.index(mode)])
 
 
 def lecun_uniform_(tensor: Tensor) -> Tensor:

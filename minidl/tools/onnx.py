@@ -166,7 +166,7 @@ class _Graph:
         self.names: dict[int, str] = {}
         self.dtype: DType = None               # of the current call: of the numbers among its inputs
         self.dtypes: list[np.dtype] = []       # of each array among its inputs
-        self.taken: tuple[int, ...] = ()       # its first input's shape, -1 if that depends on the batch
+        self.shapes: list[tuple[int, ...]] = []        # and its shape, -1 for what depends on the batch
         self.sizes: tuple[int, ...] = ()       # and its result's shape, -1 if that depends on the batch
 
     def node(self, kind: str, *inputs: str, **attributes: object) -> str:
@@ -263,13 +263,13 @@ class _Graph:
         masks = np.bool in dtypes and call.name not in OF_MASKS
         self.dtype = np.dtype(np.int64) if masks else dtypes[0] if call.name in OTHER_DTYPE else result.dtype
         self.sizes = _sizes(result, again)
-        self.taken = _sizes(self.first.arrays[given[0]], self.second.arrays[given[0]])
+        self.shapes = [_sizes(self.first.arrays[at], self.second.arrays[at]) for at in given]
         if call.name != "reshape" and repr(call.options) != repr(other.options):
             raise ValueError(f"onnx.export: {call.name} has the options {call.options} for one batch and "
                              f"{other.options} for another; make them independent of the batch's size")
         inputs = ["" if each is None else self._named(each, masks) if isinstance(each, _Value) else self.constant(each)
                   for each in call.inputs]
-        y = ROWS[call.name](self, len(self.taken), *inputs, **call.options)
+        y = ROWS[call.name](self, len(self.shapes[0]), *inputs, **call.options)
         self.names[call.result] = self.cast(y, np.bool) if masks and result.dtype == np.bool else y
 
     def _named(self, value: _Value, masks: bool) -> str:
@@ -300,11 +300,14 @@ def _pads(name: str, padding: Padding) -> list[int]:
 
 def _conv2d(graph: _Graph, ndim: int, x: str, w: str, b: str = "", *, stride: Pair = 1, padding: Padding = 0,
             groups: int = 1, dilation: Pair = 1) -> str:
-    same = padding == "same"
-    return graph.node("Conv", *filter(None, (x, w, b)), strides=pair("conv2d", "stride", stride, 1),
-                      pads=None if same else _pads("conv2d", 0 if padding == "valid" else padding),
-                      auto_pad="SAME_UPPER" if same else None, group=groups,
-                      dilations=pair("conv2d", "dilation", dilation, 1))
+    apart = pair("conv2d", "dilation", dilation, 1)
+    if padding == "same":                  # auto_pad takes no dilation everywhere
+        more = [step * (taps - 1) for step, taps in zip(apart, graph.shapes[1][2:], strict=True)]
+        pads = [each // 2 for each in more] + [each - each // 2 for each in more]
+    else:
+        pads = _pads("conv2d", 0 if padding == "valid" else padding)
+    return graph.node("Conv", *filter(None, (x, w, b)), strides=pair("conv2d", "stride", stride, 1), pads=pads,
+                      group=groups, dilations=apart)
 
 
 def _conv_transpose2d(graph: _Graph, ndim: int, x: str, w: str, b: str = "", *, stride: Pair = 1, padding: Padding = 0,
@@ -361,7 +364,7 @@ def _place(kind: str) -> Callable[..., str]:
 def _var(graph: _Graph, ndim: int, x: str, *, axis: object = None, keepdims: bool = False,
          correction: float = 1) -> str:
     axes = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    sizes = [graph.taken[a] for a in axes]
+    sizes = [graph.shapes[0][a] for a in axes]
     if correction and -1 in sizes:
         raise ValueError("onnx.export: var over the batch divides by its size, which a file does not know; pass "
                          "correction=0")
@@ -377,7 +380,7 @@ def _batch_norm(graph: _Graph, ndim: int, x: str, w: str = "", b: str = "", mean
     if not mean:
         raise ValueError("onnx.export: the net normalises by moments of the batch; call net.eval() first, with layers "
                          "that keep running ones")
-    ones, zeros = (np.full(graph.taken[1], value, graph.dtype) for value in (1, 0))
+    ones, zeros = (np.full(graph.shapes[0][1], value, graph.dtype) for value in (1, 0))
     return graph.node("BatchNormalization", x, w or graph.constant(ones), b or graph.constant(zeros), mean, var,
                       epsilon=eps)
 
@@ -413,7 +416,7 @@ def _clip(graph: _Graph, ndim: int, x: str, *, low: float | None = None, high: f
 
 
 def _expand(graph: _Graph, ndim: int, x: str, *, shape: tuple[int, ...]) -> str:
-    taken = (1,) * (len(graph.sizes) - ndim) + graph.taken
+    taken = (1,) * (len(graph.sizes) - ndim) + graph.shapes[0]
     sizes = [1 if n == m else n for n, m in zip(graph.sizes, taken, strict=True)]      # 1 leaves a size as it is
     if -1 in sizes:
         raise ValueError(f"onnx.export: expand to {shape} makes a size of the batch's, which a file does not know; let "
@@ -430,7 +433,7 @@ def _pad(graph: _Graph, ndim: int, x: str, *, widths: tuple[int, ...], value: fl
 def _adaptive_avg_pool2d(graph: _Graph, ndim: int, x: str, *, size: tuple[int, int]) -> str:
     """Two products with matrices, whose rows say how much of a window each row or column of the image is."""
     shares = []
-    for n, count in zip(graph.taken[2:], size, strict=True):
+    for n, count in zip(graph.shapes[0][2:], size, strict=True):
         matrix = np.zeros((count, n), graph.dtype)
         for i, row in enumerate(matrix):
             begin, end = i * n // count, -(-(i + 1) * n // count)
@@ -487,7 +490,7 @@ def _attention(graph: _Graph, ndim: int, query: str, key: str, value: str, mask:
                is_causal: bool = False, scale: float | None = None) -> str:
     """If a query attends to no key, the softmax of ONNX is NaN, and zeros replace it."""
     scores = graph.node("Einsum", query, key, equation="...ld,...sd->...ls")
-    scores = graph.node("Mul", scores, graph.constant(max(1, graph.taken[-1]) ** -0.5 if scale is None else scale))
+    scores = graph.node("Mul", scores, graph.constant(max(1, graph.shapes[0][-1]) ** -0.5 if scale is None else scale))
     closed = graph.constant(-math.inf)
     if is_causal:
         one = graph.onnx.numpy_helper.from_array(np.ones(1, np.int64))
@@ -521,7 +524,8 @@ ROWS: dict[str, Callable[..., str]] = {
         "ge": "GreaterOrEqual", "lt": "Less", "le": "LessOrEqual", "eq": "Equal"}.items()},
     "ne": lambda graph, ndim, x, y: graph.node("Not", graph.node("Equal", x, y)),
     "sum": _reduce("ReduceSum"), "mean": _reduce("ReduceMean"), "max": _reduce("ReduceMax"),
-    "min": _reduce("ReduceMin"), "norm": _reduce("ReduceL2"), "var": _var,
+    "min": _reduce("ReduceMin"),
+    "norm": lambda graph, *given, p=2, **options: _reduce("ReduceL2")(graph, *given, **options), "var": _var,
     "std": lambda graph, *given, **options: graph.node("Sqrt", _var(graph, *given, **options)),
     "argmax": _place("ArgMax"), "argmin": _place("ArgMin"), "clip": _clip, "expand": _expand, "pad": _pad,
     "where": _where,

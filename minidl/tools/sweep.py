@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from multiprocessing import connection
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,8 +28,8 @@ import numpy as np
 import minidl
 from minidl import nn, ops, optim, zoo
 from minidl.core import device as devices
-from minidl.data import DataLoader, Dataset, Subset, Table
-from minidl.data.sources import mapped
+from minidl.data import DataLoader, Dataset, Table
+from minidl.data.sources import counted
 from minidl.nn.weights import warn_of_change
 from minidl.ops.cpu import parallel
 from minidl.training import RunFolder, fit, read_config, read_metrics
@@ -403,8 +402,8 @@ class _Ensemble(nn.Module):
         super().__init__()
         self.nets, self.classes = nets, classes
 
-    def forward(self, x: minidl.Tensor) -> minidl.Tensor:
-        answers = [net(x) for net in self.nets]
+    def forward(self, *inputs: minidl.Tensor, **named: minidl.Tensor) -> minidl.Tensor:
+        answers = [net(*inputs, **named) for net in self.nets]
         outputs = ops.stack([ops.log_softmax(y, axis=-1) for y in answers] if self.classes else answers, axis=0)
         return outputs.logsumexp(axis=0) - math.log(len(answers)) if self.classes else outputs.mean(axis=0)
 
@@ -458,6 +457,10 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     if fold is None and not (isinstance(data, (tuple, list)) and len(data) == 2):
         raise ValueError(f"sweep: data is a {type(data).__name__} but must be (train, test), or one data set with "
                          "fold=k, which holds out a part")
+    options = [name for name in inspect.signature(DataLoader).parameters if name not in OF_NETS]
+    if wrong := [name for name in loader or {} if name not in options]:
+        raise ValueError(f"sweep: loader has {wrong[0]!r} but may have {', '.join(options)}; the sweep itself gives "
+                         f"{', '.join(OF_NETS)}, of which batch_size and seed can be named, as in sweep(..., seed=3)")
     nets = combined(lists, lambda each: {**fixed, **each}["epochs"])
     model, where = zoo.find(build), devices.resolve(device)
     for net in nets:
@@ -475,6 +478,9 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
                     progress=progress, say=say)
     found.build = None if isinstance(build, str) and build in zoo.MODELS else build
     return found
+
+
+OF_NETS = "dataset", "batch_size", "seed", "shuffle", "device", "part"         # what the sweep gives to loaders
 
 
 def new_folder(name: str) -> Path:
@@ -505,12 +511,10 @@ def _split_settings(model: zoo.Model, settings: dict[str, Any]) -> tuple[dict[st
 def _parts(data: Items, fold: int, part: int) -> Iterator[Any]:
     """One data set as two: all but the part-th of `fold` parts, and this part. Which items it has does not depend on
     the net's seed."""
-    kind = isinstance(data, (Dataset, Table))
-    count = len(data[0] if isinstance(data, tuple) else next(iter(data.values())) if isinstance(data, dict) else data)
+    count, taken = counted(data, "sweep")
     parts = np.array_split(np.random.Generator(np.random.Philox(0)).permutation(count), fold)
-    for indices in (np.concatenate([each for i, each in enumerate(parts) if i != part]), parts[part]):
-        yield (data[indices] if kind else mapped(itemgetter(indices), mapped(np.asarray, data))
-               if isinstance(data, (tuple, dict)) else Subset(data, indices))
+    yield taken(np.concatenate([each for i, each in enumerate(parts) if i != part]))
+    yield taken(parts[part])
 
 
 def _fit(shared: dict[str, Any], net: Net, path: Path, told: Callable[[str], object]) -> None:

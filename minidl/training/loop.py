@@ -20,6 +20,7 @@ from ..core.device import to_device
 from ..core.mode import no_grad
 from ..core.tensor import Tensor, as_tensor
 from ..data.loader import drawn_apart
+from ..data.sets.table import unnamed
 from ..data.sources import leaves, mapped
 from ..distributed import average
 from ..habits import told
@@ -149,19 +150,15 @@ def predict(model: nn.Module, batches: Iterable[object] | Tensor | np.ndarray) -
 
     batches: (inputs, targets) as for `fit`, whose targets are not read, or inputs alone, an array or a dict of them. Or
     all inputs at once, which are then cut into batches: an array, or for a model with several inputs a tuple or dict of
-    arrays. Raises ValueError for a `data.DataLoader` that shuffles, and if there is no batch; TypeError for a tuple or
-    dict of other things.
+    arrays. Raises ValueError for a `data.DataLoader` that shuffles, if there is no batch, and for answers that are not
+    one per input; TypeError for inputs that are not arrays.
 
     >>> import numpy as np
     >>> predict(nn.Linear(3, 2), np.ones((1000, 3), np.float32)).shape
     (1000, 2)
     """
     if isinstance(batches, (Tensor, tuple, dict)) or hasattr(batches, "__array__"):
-        parts = leaves(batches)
-        if not parts or not all(hasattr(each, "shape") and each.shape for each in parts):
-            raise TypeError(f"predict: the inputs are a {type(batches).__name__} of "
-                            f"{', '.join(type(each).__name__ for each in parts) or 'nothing'} but must be arrays, one "
-                            "for each input of the model; pass batches in a list, [(inputs, targets), ...]")
+        parts = _arrays("predict", batches)
         device = next((t.device for _, t in model.named_tensors()), "cpu")
         batches = data.DataLoader((batches, np.zeros(len(parts[0]))), 256, shuffle=False, device=device)
     if isinstance(batches, data.DataLoader) and batches.shuffle:
@@ -171,11 +168,33 @@ def predict(model: nn.Module, batches: Iterable[object] | Tensor | np.ndarray) -
         raise ValueError("predict: the loader leaves out the images of a last batch that is not full; pass "
                          "drop_last=False")
     with _evaluating(model):
-        found = [mapped(Tensor.numpy, outputs_of(model, mapped(as_tensor, batch[0] if isinstance(batch, (tuple, list))
-                                                               else batch))) for batch in batches]
+        found = [_answers(model, batch[0] if isinstance(batch, (tuple, list)) and batch else batch)
+                 for batch in batches]
     if not found:
         raise ValueError("predict: got 0 batches but needs at least 1")
     return joined(found)
+
+
+def _arrays(who: str, inputs: Parts) -> list[Any]:
+    """The arrays among inputs. Raises TypeError if they are something else, or have no axis of items."""
+    parts = leaves(inputs)
+    if not parts or not all(hasattr(each, "shape") and each.shape for each in parts):
+        raise TypeError(f"{who}: the inputs are a {type(inputs).__name__} of "
+                        f"{', '.join(type(each).__name__ for each in parts) or 'nothing'} but must be arrays with an "
+                        "axis of items, one for each input of the model; pass all inputs in one, np.array(inputs), or "
+                        "batches in a list, [(inputs, targets), ...]")
+    return parts
+
+
+def _answers(model: nn.Module, inputs: Parts) -> Parts:
+    """What a model answers to the inputs of a batch."""
+    count = len(_arrays("predict", inputs)[0])
+    answers = mapped(Tensor.numpy, outputs_of(model, mapped(as_tensor, inputs)))
+    for each in leaves(answers):
+        if each.shape[:1] != (count,):
+            raise ValueError(f"predict: the model answers with shape {each.shape} to a batch of {count} items but must "
+                             f"have {count} rows; a batch is an array (items, ...)")
+    return answers
 
 
 def _evaluated(model: nn.Module, batches: Iterable[tuple[Any, ...]], loss: Function,
@@ -322,6 +341,7 @@ def _check_fit(optimizer: Any, train: object, test: object, epochs: object, sche
     if clip is not None:
         optim.clip.check_limit("fit", "clip", clip)
     require_trainer("fit", optimizer, train=train, test=test)
+    require_same_names("fit", train, test)
     if isinstance(schedule, (list, tuple)) and all(map(callable, schedule)):
         if len(schedule) != len(optimizer.groups):
             raise ValueError(f"fit: schedule has {len(schedule)} functions but the optimizer has "
@@ -329,6 +349,27 @@ def _check_fit(optimizer: Any, train: object, test: object, epochs: object, sche
     elif schedule is not None and not callable(schedule):
         raise TypeError(f"fit: schedule is {schedule!r} but must be a function of the step, or a list of them; pass "
                         "optim.schedule(name, total)")
+
+
+def require_same_names(who: str, train: object, test: object) -> None:
+    """Refuse data whose classes or columns have other names, or another order, in training than in the test: labels
+    are places among the classes."""
+    for what in ("classes", "columns"):
+        mine, other = (_names(loader, what) for loader in (train, test))
+        if mine and other and mine != other:
+            raise ValueError(f"{who}: the training data has the {what} {', '.join(mine[:9])} but the test data has "
+                             f"{', '.join(other[:9])}; give both the same, in one order: cut both out of one set, with "
+                             "train_and_test() or data.random_split")
+
+
+def _names(loader: object, what: str) -> list[str]:
+    """The names of a loader's data, if it has some."""
+    source = getattr(loader, "dataset", None)
+    while isinstance(source, data.Subset):
+        source = source.source
+    names = getattr(source, what, None)
+    found = [*map(str, names)] if isinstance(names, (list, tuple)) else []
+    return [] if what == "columns" and found == unnamed(len(found)) else found
 
 
 def require_trainer(who: str, optimizer: object, **loaders: object) -> None:

@@ -223,6 +223,16 @@ def test_other_channels_are_an_option_of_the_model(capsys: pytest.CaptureFixture
     assert "Conv2d (6,3,5,5)" in capsys.readouterr().out
 
 
+def test_transposed_convolutions_and_attention_are_counted() -> None:
+    """2x2 filters from 8 maps to 2 at 4x4 places; and 5 queries by 5 keys of 4 numbers each, twice, in 2 heads."""
+    assert nn.summary(nn.ConvTranspose2d(8, 2, 2, 2), (8, 4, 4)).multiply_adds == 8 * 16 * 2 * 4
+
+    class Net(nn.Module):
+        def forward(self, x: minidl.Tensor) -> minidl.Tensor:
+            return minidl.ops.scaled_dot_product_attention(x, x, x[..., :3])
+    assert nn.summary(Net(), (2, 5, 4)).multiply_adds == 2 * 5 * 5 * (4 + 3)
+
+
 def test_a_net_that_calls_ops_shares_layers_and_has_buffers() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:

@@ -188,3 +188,31 @@ def test_a_long_table_is_not_one_batch(count: int, monkeypatch: pytest.MonkeyPat
     assert [line.split(": ")[0] for line in told] == [f"t.csv, line {i + 1}" for i in range(count)]
     assert max(sizes) <= predict.BATCH
     assert sum(sizes) == count
+
+
+def own_net(layers: str, classes: tuple[str, ...]) -> nn.Module:
+    """A net of a table's two columns in w.h5, its code in mine.py, and two rows in t.csv."""
+    Path("mine.py").write_text(f"from minidl import nn\ndef build():\n    return nn.Sequential({layers})\n")
+    Path("t.csv").write_text("1.5,2.5\n3.5,4.5\n")
+    net: nn.Module = eval(f"nn.Sequential({layers})", {"nn": nn})
+    rows = data.Table("trees", "train", np.zeros((4, 2)), np.zeros(4, int), classes=classes)
+    minidl.save(net, "w.h5", data=data.DataLoader(rows, 2))
+    return net
+
+
+@pytest.mark.parametrize(("outputs", "classes"), [(1, "ab"), (3, "ab"), (10, "abc"), (1, "a")])
+def test_a_net_without_a_logit_for_each_class_is_refused(outputs: int, classes: str,
+                                                         capsys: pytest.CaptureFixture[str]) -> None:
+    """One logit gave the first class to each row, and one too many was none of them."""
+    own_net(f"nn.Linear(2, {outputs})", tuple(classes))
+    assert cli.main(["predict", "w.h5", "t.csv", "--no-header", "--code", "mine.py:build"]) == 2
+    assert (f"answers with {outputs} numbers per item, but has {len(classes)} classes ({', '.join(classes)}); give it "
+            "a logit for each, or use it in Python") in capsys.readouterr().err
+
+
+def test_probabilities_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a net that ends in a softmax: a second one made 73 % of 100."""
+    net = own_net("nn.Linear(2, 2), nn.Softmax(-1)", ("p", "q"))
+    assert cli.main(["predict", "w.h5", "t.csv", "--no-header", "--code", "mine.py:build"]) == 0
+    shares = net(minidl.Tensor(np.array([[1.5, 2.5]], np.float32))).numpy()[0]
+    assert f"{'pq'[shares.argmax()]} {100 * shares.max():.1f} %, " in capsys.readouterr().out.splitlines()[0]

@@ -296,6 +296,34 @@ def test_folds_and_the_ensemble_of_their_nets() -> None:
             found.ensemble(k)
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_folds_of_several_inputs(named: bool) -> None:
+    """It counted the inputs, and trained on one item."""
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows, self.ids = nn.Linear(4, 3), nn.Embedding(5, 3)
+
+        def forward(self, rows: minidl.Tensor, ids: minidl.Tensor) -> minidl.Tensor:
+            return self.rows(rows) + self.ids(ids)
+
+    rows, ids = np.random.default_rng(0).normal(size=(30, 4)).astype("f"), np.arange(30) % 5
+    inputs = {"ids": ids, "rows": rows} if named else (rows, ids)
+    (kept, out), = [list(sweeps._parts((inputs, ids % 3), 5, 0))]
+    assert (len(kept[1]), len(out[1])) == (24, 6)
+    found = minidl.sweep(Two, (inputs, ids % 3), fold=2, epochs=1, lr=0.1, folder="all", workers=0)
+    config = training.read_config(f"{found.best['folder']}/config.json")
+    assert (config["train_images"], config["test_images"]) == (15, 15)
+    given = {name: minidl.Tensor(array) for name, array in (("rows", rows), ("ids", ids))}
+    assert found.ensemble()(**given).shape == found.ensemble()(*given.values()).shape == (30, 3)
+
+
+@pytest.mark.parametrize("name", ["shuffle", "seed", "batch_sizes"])
+def test_what_a_sweeps_loaders_cannot_be_given(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^sweep: loader has '{name}' but may have drop_last, .*; the sweep itself "):
+        minidl.sweep(build, (digits(), digits("test", 100)), epochs=1, lr=0.1, loader={name: 1}, workers=0)
+
+
 def test_a_regression_of_arrays_that_goes_on() -> None:
     """Its ensemble is the mean of the outputs; callbacks, metrics and a schedule are as fit takes them."""
     x = np.random.default_rng(0).normal(size=(64, 3)).astype("f")

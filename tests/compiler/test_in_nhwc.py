@@ -5,6 +5,7 @@ On the CPU, where no program is in NHWC by itself, `pass_on_cpu` has the pass at
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,13 @@ MOST = {"smooth": 4 * 2 ** -8, "vgg": 3 * 2 ** -4, "resnet": 3 * 2 ** -4, "odd":
 @pytest.fixture
 def pass_on_cpu(monkeypatch: pytest.MonkeyPatch, fp32: None) -> None:
     monkeypatch.setattr(cpu, "takes_nhwc", lambda precision: precision != "fp32")
+    for name, there in cpu.IN_NHWC.items():
+        monkeypatch.setattr(cpu, name, functools.wraps(there)(functools.partial(by_layout, getattr(cpu, name), there)))
+
+
+def by_layout(plain: Callable[..., Any], there: Callable[..., Any], *given: Any) -> Any:
+    """A primitive that takes images in the layout of its geometry."""
+    return (there if any(getattr(a, "layout", "") == "NHWC" for a in given) else plain)(*given)
 
 
 # ---------------------------------------------------------------- forms

@@ -122,3 +122,20 @@ def test_gpu_batches_are_the_cpus(alpha: float) -> None:
 def test_refuses(refused: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"^{message}"):
         refused()
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_gradients_flow_through_blends(alpha: float) -> None:
+    """Of a layer before the blend (Verma et al. 2019, "Manifold Mixup"); it got none."""
+    x = Tensor(IMAGES, requires_grad=True)
+    blends, targets = data.mixup(x * 2.0, LABELS, 5, alpha, key=(3, 4))
+    same, _ = data.mixup(IMAGES * 2, LABELS, 5, alpha, key=(3, 4))
+    np.testing.assert_array_equal(blends.numpy(), same)
+    weights = np.random.default_rng(1).standard_normal(IMAGES.shape).astype(np.float32)
+    (blends * Tensor(weights)).sum().backward()
+    draw = rng.generator((3, 4))
+    share = draw.beta(alpha, alpha) if alpha else 1.0
+    expected = 2 * share * weights
+    np.add.at(expected, draw.permutation(8), 2 * (1 - share) * weights)
+    np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-5, atol=1e-6)  # type: ignore[union-attr]
+    assert not targets.requires_grad

@@ -203,6 +203,11 @@ def test_items_that_are_no_numbers_are_refused() -> None:
         next(iter(DataLoader(["cat", "dog"], 2)))
 
 
+def test_an_item_that_is_a_list_of_several_things_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^DataLoader: a list of the data holds things of several shapes .* tuple"):
+        next(iter(DataLoader([[np.zeros((2, 2)), 1]] * 4, 2)))
+
+
 # ---------------------------------------------------------------- transform
 def test_a_transform_is_given_an_items_parts() -> None:
     wanted = X * 2, np.arange(10) + 1

@@ -28,6 +28,50 @@ def plain(*values: float) -> Tensor:
     return Tensor(np.array(values, np.float32))
 
 
+# ---------------------------------------------------------------- views on the tape
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "row": lambda h: h[0], "column": lambda h: h[:, 1], "reshape": lambda h: h.reshape(6), "T": lambda h: h.T,
+    "detach": lambda h: h.detach(), "flatten": lambda h: h.flatten()}
+
+
+@pytest.mark.parametrize("changed", ["view", "base"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_change_in_place_that_a_view_would_not_see_is_refused(view: str, changed: str) -> None:
+    """The tape changes one Tensor alone, and off the tape both change."""
+    w = Tensor(np.zeros((2, 3), np.float32), requires_grad=True)
+    base = w * 1
+    part = VIEWS[view](base)
+    if (view, changed) == ("detach", "view"):              # which no tape records
+        part += 1
+        np.testing.assert_array_equal(base.numpy(), 1)
+        return
+    one = part if changed == "view" else base
+    with pytest.raises(ValueError, match=r"^imul: the Tensor .* shares its memory with another, by an index, a"):
+        one *= 2.0
+    with pytest.raises(ValueError, match=r"^iadd: the Tensor .* shares its memory"):
+        one.add_(1.0)
+    with no_grad():
+        one += 1.0
+    np.testing.assert_array_equal(base.numpy(), VIEWS[view](base).numpy().max() * (base.numpy() != 0))
+
+
+def test_a_view_alone_and_a_copy_are_changed_on_the_tape() -> None:
+    w = Tensor(np.zeros((2, 3), np.float32), requires_grad=True)
+    for make in (lambda h: (h * 1).reshape(6), lambda h: (h * 1)[0], lambda h: h[np.array([0, 1])],
+                 lambda h: (h * 1).T.reshape(-1)):
+        y = make(w)
+        y += 1.0
+        w.grad = None
+        y.sum().backward()
+        assert (y == 1).all()
+        assert w.grad.sum().item() == y.size  # type: ignore[union-attr]
+    base = w * 1
+    for i in range(2):
+        assert base[i].tolist() == [0.0] * 3               # these views have ended
+    base += 1.0
+    assert (base == 1).all()
+
+
 # ---------------------------------------------------------------- the update that every course writes
 def test_p_minus_equals_rate_times_gradient() -> None:
     w = leaf(1, 2)

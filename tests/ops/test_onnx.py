@@ -102,7 +102,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
                               ops.clip(y, low=0.0), ops.where(x > y, x, 0.0), ops.where(y > 0, 1.0, x)), PAIR),
     "statistics": (lambda x, y: (x.min(axis=1), ops.argmin(x, axis=2), ops.argmin(y), ops.var(x, axis=(1, 2)),
                                  ops.var(x, axis=0, correction=0), ops.std(y, axis=-1, keepdims=True),
-                                 ops.norm(x, axis=1), ops.norm(y), ops.cumsum(x, axis=1)), PAIR),
+                                 ops.norm(x, axis=1), ops.norm(y), x.norm(dim=1, keepdim=True),
+                                 ops.cumsum(x, axis=1)), PAIR),
     "arranged": (
         lambda x, y: (ops.clone(x), ops.pad(x, (1, 2, 0, 3), value=2.0), ops.expand(x[:, :1], (-1, 3, 6)),
                       ops.flip(x, 1), ops.unsqueeze(x, 1), ops.squeeze(x[:, :1], 1), ops.stack([x, y], 1),
@@ -153,6 +154,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "other convolutions": (lambda x: (
         ops.conv2d(x, Tensor(images(5, 3, 3, 2)), padding=1, stride=(1, 2), dilation=(2, 3)),
         ops.conv1d(x[:, :, 0], Tensor(images(5, 3, 3)), dilation=2),
+        ops.conv2d(x, Tensor(images(5, 3, 3, 2)), padding="same", dilation=(2, 3)),
+        ops.conv2d(x, Tensor(images(5, 3, 4, 3)), padding="same"),
         ops.conv_transpose2d(x, Tensor(images(3, 2, 3, 2)), Tensor(images(2)), stride=2, padding=((1, 0), (0, 1)),
                              output_padding=1), ops.interpolate(x, scale_factor=2), ops.pixel_shuffle(x[:, :1], 1),
         ops.adaptive_avg_pool2d(x, 1), ops.adaptive_avg_pool2d(x, (2, 3))), (images(2, 3, 7, 8),)),

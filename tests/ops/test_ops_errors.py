@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import operator
 import pickle
 import re
 from collections.abc import Callable, Iterator
@@ -527,6 +528,8 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
        for axes in [(0,), (0, 2), (3, 0), (0, 1, 2), ("a", 0)]},
     "index": (lambda: zeros(2, 3)[2], IndexError,
               r"getitem: index 2 is out of bounds .*\(shape \(2, 3\)\); index within the shape"),
+    "a view in place": (lambda: operator.iadd(Tensor([[1.0]], requires_grad=True).reshape(1), 1.0), ValueError,
+                        r"iadd: the Tensor \(shape \(1,\)\) shares its memory with another, by an index, a resh"),
     "index type": (lambda: zeros(2, 3)[1.0], IndexError, r"getitem: only integers, slices .*\(shape \(2, 3\)\)"),
     "no concatenate": (lambda: ops.concatenate([]), ValueError, "concatenate: got 0 Tensors but needs at least 1"),
     "concatenate": (lambda: ops.concatenate([zeros(2, 3), zeros(2, 4)]), ValueError,

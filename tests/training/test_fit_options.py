@@ -574,8 +574,13 @@ def test_predictions() -> None:
     assert (one.shape, other.shape) == ((COUNT, 3), (COUNT, 2))
     for whole in (inputs, (inputs["rows"], inputs["ids"])):        # all inputs at once
         np.testing.assert_allclose(training.predict(two, whole)[0], one, rtol=1e-6)
-    with pytest.raises(TypeError, match=r"^predict: the inputs are a tuple of list but must be arrays, one for each"):
+    with pytest.raises(TypeError, match=r"^predict: the inputs are a tuple of list but must be arrays with an axis"):
         training.predict(two, ([1.0],))
+    for lists in ([[1.0, -2.0], [3.0, -4.0]], [[[1.0, 2.0], [3.0, 4.0]]], [3.0], [x[0, 0]], [[]]):
+        with pytest.raises(TypeError, match=r"^predict: the inputs are a \w+ of .* but must be arrays with an axis"):
+            training.predict(nn.ReLU(), lists)
+    with pytest.raises(ValueError, match=r"^predict: the model answers with shape \(2,\) to a batch of 3 items but "):
+        training.predict(nn.Linear(3, 2), [np.ones(3, np.float32)])
     for given, said in ((loader(x, x, shuffle=True), "the loader shuffles"), ([], "got 0 batch")):
         with pytest.raises(ValueError, match=f"^predict: {said}"):
             training.predict(model, given)
@@ -741,3 +746,28 @@ def test_predict_refuses_a_loader_that_leaves_images_out() -> None:
     model, (x, y) = net(), arrays()
     with pytest.raises(ValueError, match=r"^predict: the loader leaves out the images of a last batch that is not "):
         training.predict(model, loader(x, y, shuffle=False, drop_last=True))
+
+
+# ---------------------------------------------------------------- names of the two sets
+def table(columns: tuple[str, ...] = ("a", "b"), classes: tuple[str, ...] = ("ash", "birch", "cedar")) -> data.Table:
+    x = np.random.default_rng(1).standard_normal((30, 2))
+    return data.Table("trees", "train", x, np.arange(30) % 2, columns=columns, classes=classes)
+
+
+@pytest.mark.parametrize(("other", "said"), [
+    (table(classes=("ash", "cedar")), "classes ash, birch, cedar but the test data has ash, cedar"),
+    (table(columns=("b", "a")), "columns a, b but the test data has b, a"),
+    (data.Subset(table(classes=("birch", "ash", "cedar")), [0, 1]), "classes .* but the test data has birch, ash")])
+def test_training_and_test_have_the_same_names(other: Any, said: str) -> None:
+    """A label of 1 was birch here and cedar there, and the accuracy wrong without a word."""
+    model = nn.Linear(2, 3)
+    given = [data.DataLoader(each, 10) for each in (table(), other)]
+    with pytest.raises(ValueError, match=f"^fit: the training data has the {said}.*; give both the same, in one order"):
+        fit(model, optim.SGD(model.parameters(), 0.1), *given, epochs=1, **QUIET)
+
+
+def test_names_that_a_file_does_not_have_are_not_compared() -> None:
+    model = nn.Linear(2, 3)
+    for other in (table(("column 1", "column 2")), table(classes=())):
+        fit(model, optim.SGD(model.parameters(), 0.1), data.DataLoader(table(), 10), data.DataLoader(other, 10),
+            epochs=1, **QUIET)

@@ -30,6 +30,9 @@ SCALED: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[int, int], float],
     "kaiming_uniform_": (init.kaiming_uniform_, lambda i, o: 2 / i, True),
     "kaiming_uniform_, gain": (lambda w: init.kaiming_uniform_(w, gain=1), lambda i, o: 1 / i, True),
     "kaiming_normal_": (init.kaiming_normal_, lambda i, o: 2 / i, False),
+    "kaiming_normal_, fan_out": (lambda w: init.kaiming_normal_(w, mode="fan_out", nonlinearity="relu"),
+                                 lambda i, o: 2 / o, False),
+    "kaiming_uniform_, linear": (lambda w: init.kaiming_uniform_(w, nonlinearity="linear"), lambda i, o: 1 / i, True),
     "kaiming_normal_, gain": (lambda w: init.kaiming_normal_(w, gain=1), lambda i, o: 1 / i, False),
     "lecun_uniform_": (init.lecun_uniform_, lambda i, o: 1 / i, True),
     "lecun_normal_": (init.lecun_normal_, lambda i, o: 1 / i, False),
@@ -169,3 +172,9 @@ def test_large_seeds_differ() -> None:
         minidl.manual_seed(seed)
         draws.append(tuple(init.normal_(weight((3,))).tolist()))
     assert len(set(draws)) == 4
+
+
+@pytest.mark.parametrize("options", [{"mode": "fan"}, {"nonlinearity": "leaky_relu"}])
+def test_kaimings_names(options: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=rf"^kaiming: {next(iter(options))} is '\w+' but must be \w+ or \w+"):
+        init.kaiming_normal_(Tensor([[1.0]]), **options)  # type: ignore[arg-type]  # of one kind

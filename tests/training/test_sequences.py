@@ -266,3 +266,15 @@ def test_gradients_of_attention() -> None:
     for need in (True, False):
         gradcheck(lambda x, *_, need=need: net(x, x, x * 2, need_weights=need, attn_mask=mask)[0],
                   [Tensor(X[:2], requires_grad=True), *net.parameters()])
+
+
+def test_masks_of_both_kinds_in_float64() -> None:
+    """A bool mask became float32."""
+    net = nn.MultiheadAttention(4, 2, batch_first=True).to("float64")
+    x = Tensor(np.random.default_rng(0).standard_normal((2, 3, 4)))
+    hidden = Tensor(np.array([[False, False, True], [False, True, False]]))
+    added = Tensor(np.random.default_rng(1).standard_normal((3, 3)))
+    found = net(x, x, x, attn_mask=added, key_padding_mask=hidden)[0]
+    whole = added.numpy() + np.where(hidden.numpy(), -np.inf, 0.0)[:, None]
+    want = net(x, x, x, attn_mask=Tensor(np.repeat(whole, 2, axis=0)))[0]
+    np.testing.assert_array_equal(found.numpy(), want.numpy())

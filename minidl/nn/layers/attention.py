@@ -99,8 +99,9 @@ class MultiheadAttention(Module):
                 mask.reshape(*parts))
             if mask.dtype == np.bool_:
                 mask = ops.where(mask, -math.inf, 0.0)
+            mask = mask.to(dtype=dtype)
             total = mask if total is None else total + mask
-        return total if total is None else total.to(dtype=dtype)
+        return total
 
     def extra_repr(self) -> str:
         return (f"{self.out_proj.weight.shape[0]}, {self.num_heads}" + f", dropout={self.dropout}" * (self.dropout > 0)

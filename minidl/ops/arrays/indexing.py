@@ -77,7 +77,8 @@ def plain_index(index: Index, own: bool = False) -> Any:
     """An index with arrays in the place of Tensors and lists. own: copies, which are not changed later."""
     def plain(i: object) -> Any:
         if isinstance(i, list):
-            return np.asarray(i)
+            array = np.asarray(i)
+            return array if array.size else array.astype(np.int64)
         array = i._data if isinstance(i, Tensor) else unwrapped(i)
         return array.copy() if own and hasattr(array, "copy") else array
     mode.recorder.given(*(i for i in (index if isinstance(index, tuple) else (index,)) if isinstance(i, Tensor)))

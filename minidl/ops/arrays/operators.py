@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.mode import mode
-from ...core.tensor import Tensor, mark_changed
+from ...core.tensor import Tensor, mark_changed, shares
 from ..common.backend import backend_of, in_order_of
 from ..common.op import _check_same, _number, by_name_alone, renamed
 from ..common.primitives import Array, Index
@@ -106,6 +106,9 @@ def _in_place(name: str, function: Callable[[Any, Any], Tensor]) -> Callable[[Te
         if recorded and x.requires_grad and x.node is None:
             raise ValueError(f"{name}: the Tensor (shape {x.shape}) requires a gradient and the tape records, which a "
                              "change in place would falsify; do it under minidl.no_grad(), or write x = x op y")
+        if recorded and shares(x):
+            raise ValueError(f"{name}: the Tensor (shape {x.shape}) shares its memory with another, by an index, a "
+                             "reshape or detach(), and the tape would change it alone; write x = x op y")
         if not recorded and function is not _matmul and write_over(x, function.__name__, y):
             return x
         z = function(x, y)

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, overload
 import numpy as np
 
 from ...core.mode import mode
-from ...core.tensor import Array, Backward, Node, Tensor, weights_of, wrap
+from ...core.tensor import Array, Backward, Node, Tensor, share, weights_of, wrap
 from .backend import BACKENDS, primitives_of
 
 P = ParamSpec("P")
@@ -119,7 +119,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             node = Node(name, k, tuple(sources), tuple(need), backward, id(y))
         result = wrap(y, node)
         if view:
-            _share(result, inputs)
+            share(result, next(t for t in inputs if isinstance(t, Tensor)))
         if not y.ndim:
             _weigh(result, inputs)
         return result
@@ -130,13 +130,6 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     if body.__module__.startswith(FAMILIES):
         OPS[name] = call
     return call
-
-
-def _share(result: Tensor, inputs: tuple[object, ...]) -> None:
-    """A change in place of the first input also counts as one of the result and of its node on the tape."""
-    result.changed = next(t for t in inputs if isinstance(t, Tensor)).changed
-    if result.node is not None:
-        result.node.changed = result.changed
 
 
 def _weigh(result: Tensor, inputs: tuple[Any, ...]) -> None:

@@ -80,12 +80,23 @@ def answers(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any], 
             if outputs.ndim != 2:
                 raise ValueError(f"{args.weights} is of {metadata['model']}, which answers with {outputs.shape} for "
                                  f"{len(items)} items, not with classes; use it in Python: minidl.load(path)")
+            classes = [*(metadata["classes"] or map(str, range(outputs.shape[1])))]
+            if len(classes) != outputs.shape[1] or len(classes) < 2:
+                raise ValueError(f"{args.weights} is of {metadata['model']}, which answers with {outputs.shape[1]} "
+                                 f"numbers per item, but has {len(classes)} classes ({', '.join(classes[:9])}); give "
+                                 "it a logit for each, or use it in Python: minidl.load(path)")
             logits = net.or_none(outputs) if hasattr(net, "or_none") else outputs
-            probabilities = ops.softmax(logits, axis=1).numpy()
-        classes = [*(metadata["classes"] or map(str, range(outputs.shape[1]))), "none of them"]
+            probabilities = (outputs if _are_shares(outputs) else ops.softmax(logits, axis=1)).numpy()
+        classes.append("none of them")
         found += [{classes[i]: float(row[i]) for i in np.argsort(-row, kind="stable")[:args.top]}
                   for row in probabilities]
     return found
+
+
+def _are_shares(outputs: minidl.Tensor) -> bool:
+    """Whether a net ends in a softmax of its own: its answers are probabilities, and no logits."""
+    rows = outputs.numpy()
+    return bool((rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, rtol=0, atol=1e-4))
 
 
 def tell(args: argparse.Namespace, item: str, likely: dict[str, float], done: str = "") -> None:
