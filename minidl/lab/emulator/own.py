@@ -299,7 +299,7 @@ LAUNCHES: dict[str, tuple[str, Callable[..., Any]]] = {
     "conv2d_grad_b": ("gy (n,m,oh,ow)", lambda kernel, options, gy: cuda.conv2d_grad_b(cupy.asarray(gy))),
     "conv2d_(?!krizhevsky_variant).*|unroll|col2im": (f"{X4}, w (m,c,kh,kw)", _convolve),
     "avg_pool2d(_tiled)?(_grad_x)?": (X4, _pool(ops.avg_pool2d)),
-    "max_pool2d(_grad_x)?": (X4, _pool(ops.max_pool2d)),
+    "max_pool2d(_grad_x(_apart)?)?": (X4, _pool(ops.max_pool2d)),
     "activation(_grad_x)?": ("x (...)", _op(lambda options, x: ops.tanh(x))),
     "map_sets": (X2, _op(lambda options, x: ops.softmax(x))),
     "gemm_.*": ("x (n,inputs), w (outputs,inputs)", _op(lambda options, x, w: ops.linear(x, w))),
