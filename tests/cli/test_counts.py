@@ -325,8 +325,8 @@ def test_the_tiled_convolution_costs_what_its_source_says(sizes: tuple[int, int,
 
 # Kernels of the table, each with shapes that launch it: no row of LAUNCHES is without
 OWN = {"conv2d_grad_b": "2x3x4x4", "conv2d_direct_dx": "1x1x6x6,1x1x3x3", "unroll": "1x1x6x6,1x1x3x3",
-       "avg_pool2d_tiled": "1x1x4x4", "max_pool2d_grad_x_apart": "1x1x4x4", "activation_grad_x": "40", "map_sets": "2x8",
-       "gemm_tiled": "8x40,9x40", "fold_sets": "3x8"}
+       "avg_pool2d_tiled": "1x1x4x4", "max_pool2d_grad_x_apart": "1x1x4x4", "activation_grad_x": "40",
+       "map_sets": "2x8", "gemm_tiled": "8x40,9x40", "fold_sets": "3x8"}
 
 
 @pytest.mark.parametrize("name", OWN)

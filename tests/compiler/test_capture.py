@@ -36,7 +36,7 @@ from checks.steps import (
 )
 
 import minidl
-from minidl import Tensor, no_grad, ops
+from minidl import Tensor, nn, no_grad, ops, optim
 from minidl.compiler.graph import SideStreams
 from minidl.compiler.plan.streams import side_streams_of
 from minidl.compiler.record import CompileError
@@ -420,6 +420,40 @@ def test_gpu_threads_replay_one_step() -> None:
     with ThreadPoolExecutor(4) as pool:
         assert all(map(all, pool.map(sums, (1, 401, 801, 1201))))
     assert step.recordings == 2
+
+
+@pytest.mark.gpu
+def test_gpu_threads_capture_one_after_the_other() -> None:
+    """Each with a net and a stream of its own: none waits for the device while another captures."""
+    import cupy
+
+    x, labels = np.random.default_rng(0).standard_normal((16, 1, 12, 12)).astype(np.float32), np.arange(16) % 4
+
+    def net(seed: int) -> nn.Module:
+        minidl.manual_seed(seed)
+        return nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                             nn.Linear(200, 4)).to("cuda")
+
+    def train(model: nn.Module) -> bytes:
+        sgd = optim.SGD(model.parameters(), 0.1)
+
+        @minidl.compile
+        def step(x: Tensor, labels: Tensor) -> Tensor:
+            sgd.zero_grad()
+            loss = ops.cross_entropy(model(x), labels)
+            loss.backward()
+            sgd.step()
+            return loss
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            given = Tensor(x, device="cuda"), Tensor(labels, device="cuda")
+            for _ in range(8):
+                step(*given)
+            stream.synchronize()
+            return b"".join(p.numpy().tobytes() for p in model.parameters())
+    alone = [train(net(seed)) for seed in range(6)]
+    for _ in range(3):
+        with ThreadPoolExecutor(6) as pool:
+            assert list(pool.map(train, list(map(net, range(6))))) == alone
 
 
 @pytest.mark.gpu
