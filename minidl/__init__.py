@@ -14,7 +14,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from . import data, display, distributed, habits, nn, ops, optim
-from .compiler import CompileError, compile
 from .core import device as device
 from .core import tensor as tensor
 from .core.derivatives import grad, gradgradcheck, hessian, hvp, jacobian
@@ -25,9 +24,6 @@ from .core.mode import no_grad
 from .core.rng import manual_seed
 from .core.tensor import Tensor
 from .core.version import __version__
-from .lab.check import check_conv
-from .lab.own import activation, kernel, primitive
-from .lab.own_conv import register_activation, register_conv, register_linear, register_pool
 from .nn import init
 from .nn import weights as weights
 from .nn.weights import load, save
@@ -77,22 +73,39 @@ __all__ = [
 if TYPE_CHECKING:
     from . import training as training
     from . import zoo as zoo
+    from .compiler import CompileError as CompileError
+    from .compiler import compile as compile
     from .lab import emulator as emulator
     from .lab import layouts as layouts
+    from .lab.check import check_conv as check_conv
+    from .lab.own import activation as activation
+    from .lab.own import kernel as kernel
+    from .lab.own import primitive as primitive
+    from .lab.own_conv import register_activation as register_activation
+    from .lab.own_conv import register_conv as register_conv
+    from .lab.own_conv import register_linear as register_linear
+    from .lab.own_conv import register_pool as register_pool
     from .tools import cli as cli
     from .tools import onnx as onnx
     from .tools import plot as plot
     from .tools.sweep import sweep as sweep
 
 
-# What is imported when it is named: a program that needs none of these starts sooner
-_LATE = {"cli": ".tools.cli", "emulator": ".lab.emulator", "layouts": ".lab.layouts", "onnx": ".tools.onnx",
-         "plot": ".tools.plot", "training": ".training", "zoo": ".zoo"}
+# What is imported when it is named, modules and what others hold: a program that needs none of these starts sooner
+_LATE = {"cli": ".tools.cli", "compiler": ".compiler", "emulator": ".lab.emulator", "lab": ".lab",
+         "layouts": ".lab.layouts", "onnx": ".tools.onnx", "plot": ".tools.plot", "training": ".training",
+         "zoo": ".zoo"}
+_WITHIN = {name: module for module, names in {
+    ".compiler": ("CompileError", "compile"), ".lab.check": ("check_conv",),
+    ".lab.own": ("activation", "kernel", "primitive"), ".tools.sweep": ("sweep",),
+    ".lab.own_conv": ("register_activation", "register_conv", "register_linear", "register_pool")}.items()
+           for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "sweep":
-        return importlib.import_module(".tools.sweep", __name__).sweep
+    if name in _WITHIN:
+        found = globals()[name] = getattr(importlib.import_module(_WITHIN[name], __name__), name)
+        return found
     if name in _LATE:
         return importlib.import_module(_LATE[name], __name__)
     habits.missing("minidl", name)

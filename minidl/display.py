@@ -1,4 +1,4 @@
-"""How things look in a terminal and in a notebook: reprs of optimizers and compiled steps, and HTML."""
+"""How things look in a terminal and in a notebook: reprs of optimizers, and HTML."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import html
 
 import numpy as np
 
-from .compiler.program import Program
-from .compiler.step import CompiledStep
 from .core.tensor import Tensor
 from .nn import Module
 from .optim import Optimizer
@@ -24,13 +22,6 @@ def optimizer(self: Optimizer) -> str:
         lines.append(f"{numbers}: {len(params)} parameters, {sum(p.numel() for p in params):,} values")
     name = type(self).__name__
     return f"{name}({lines[0]})" if len(lines) == 1 else "\n  ".join([f"{name}(", *lines]) + "\n)"
-
-
-def step(self: CompiledStep) -> str:
-    """compiled(step: 2 recordings, 1 program; the last of 12 calls)"""
-    programs = sum(map(len, self._programs.values()))
-    last = "not called yet" if self._last is None else f"the last of {len(self._last.program.calls)} calls"
-    return f"compiled({self.name}: {self.recordings} recordings, {programs} programs; {last})"
 
 
 def tensor_html(self: Tensor) -> str:
@@ -57,19 +48,8 @@ def module_html(self: Module) -> str:
             f"<tr><th>name</th><th>layer</th><th>parameters and buffers</th></tr>{''.join(rows)}</table>")
 
 
-def program_html(self: Program) -> str:
-    """The calls in a table: what each makes, and from what."""
-    rows = []
-    for call in self.calls:
-        made, _, does = repr(call).rpartition(" = ")
-        rows.append(f"<tr><td>{html.escape(made)}</td><td>{html.escape(does)}</td></tr>")
-    notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
-    return f"<table><caption>program of {len(self.calls)} calls</caption>{''.join(rows)}</table>{notes}"
-
-
 def attach() -> None:
     """Give the classes their reprs."""
-    for owner, name, function in ((Optimizer, "__repr__", optimizer), (CompiledStep, "__repr__", step),
-                                  (Tensor, "_repr_html_", tensor_html),
-                                  (Module, "_repr_html_", module_html), (Program, "_repr_html_", program_html)):
+    for owner, name, function in ((Optimizer, "__repr__", optimizer), (Tensor, "_repr_html_", tensor_html),
+                                  (Module, "_repr_html_", module_html)):
         setattr(owner, name, function)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import html
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -97,6 +98,15 @@ class Program:
     notes: list[str] = field(default_factory=list)     # what the passes did
     peak: int | None = None                            # bytes of results that a replay needs at once, at most
     precision: str = field(default_factory=precision)  # of products, as it was recorded
+
+    def _repr_html_(self) -> str:
+        """The calls in a table: what each makes, and from what."""
+        rows = []
+        for call in self.calls:
+            made, _, does = repr(call).rpartition(" = ")
+            rows.append(f"<tr><td>{html.escape(made)}</td><td>{html.escape(does)}</td></tr>")
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return f"<table><caption>program of {len(self.calls)} calls</caption>{''.join(rows)}</table>{notes}"
 
     def written(self) -> set[Slot]:
         """The values whose memory a call changes, and those in the same memory."""

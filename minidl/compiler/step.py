@@ -99,6 +99,12 @@ class CompiledStep(Generic[P, R]):
         """As a function in a class: a method, whose object is an argument."""
         return self if instance is None else types.MethodType(self, instance)
 
+    def __repr__(self) -> str:
+        """compiled(step: 2 recordings, 1 program; the last of 12 calls)"""
+        programs = sum(map(len, self._programs.values()))
+        last = "not called yet" if self._last is None else f"the last of {len(self._last.program.calls)} calls"
+        return f"compiled({self.name}: {self.recordings} recordings, {programs} programs; {last})"
+
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledStep[P, R]:
         return CompiledStep(self.step)     # programs belong to the Tensors that they were recorded with
 

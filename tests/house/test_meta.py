@@ -214,7 +214,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/tools/plot", ("numpy", "matplotlib", "tensorboardX", "minidl")),
     ("minidl/tools/cli", ("numpy", "cupy", "mpi4py", "minidl")),
     ("minidl/habits", ("minidl/data", *NN, "minidl/optim", *BASE)),
-    ("minidl/display", ("minidl/compiler", *NN, "minidl/optim", *BASE)),
+    ("minidl/display", (*NN, "minidl/optim", *BASE)),
     ("minidl/__main__", ("minidl/tools/cli",)),
     ("minidl/__init__", ("minidl",)),
     ("zoo", ("numpy", "zoo", "minidl/__init__", *NN, f"{OPS}/__init__", "minidl/optim")),
@@ -482,8 +482,8 @@ def test_no_file_names_a_folder_of_somebodys_machine() -> None:
 # ---------------------------------------------------------------- start
 @pytest.mark.slow
 def test_import_is_light() -> None:
-    heavy = ("cupy", "matplotlib", "h5py", "torch", "tqdm", "zoo", "onnx", "safetensors", "minidl.zoo",
-             "minidl.tools", "minidl.lab.emulator", "minidl.training", "minidl.nn.weights.hdf5")
+    heavy = ("cupy", "matplotlib", "h5py", "torch", "tqdm", "zoo", "onnx", "safetensors", "minidl.zoo", "minidl.tools",
+             "minidl.lab", "minidl.compiler", "minidl.training", "minidl.nn.weights.hdf5")
     assert all(importlib.util.find_spec(name) for name in heavy if name.startswith("minidl."))
     code = f"import minidl, sys; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -492,10 +492,11 @@ def test_import_is_light() -> None:
 
 @pytest.mark.slow
 def test_late_modules_are_there_when_they_are_named() -> None:
-    names = "cli", "emulator", "layouts", "onnx", "plot", "training", "zoo"
+    names = "cli", "compiler", "emulator", "lab", "layouts", "onnx", "plot", "training", "zoo"
     code = f"import minidl; print([getattr(minidl, name).__name__ for name in {names}], hasattr(minidl, 'nothing'))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    found = ["tools.cli", "lab.emulator", "lab.layouts", "tools.onnx", "tools.plot", "training", "zoo"]
+    found = ["tools.cli", "compiler", "lab.emulator", "lab", "lab.layouts", "tools.onnx", "tools.plot", "training",
+             "zoo"]
     assert done.stdout.strip() == f"{[f'minidl.{name}' for name in found]} False"
     with pytest.raises(AttributeError, match=r"^module 'minidl' has no attribute 'nothing'$"):
         importlib.import_module("minidl").nothing  # noqa: B018

@@ -118,7 +118,7 @@ def test_ops_tell_their_types_at_run_time() -> None:
 @pytest.mark.parametrize("room", [minidl, ops, nn, optim, data, training], ids=lambda room: room.__name__)
 def test_completion_shows_public_names_alone(room: ModuleType) -> None:
     shown = {name for name in dir(room) if not name.startswith("__")}
-    late = {"cli", "emulator", "layouts", "onnx", "plot", "training", "zoo"}
+    late = {"cli", "compiler", "emulator", "lab", "layouts", "onnx", "plot", "training", "zoo"}
     named = {"device", "tensor", "weights"} | late if room is minidl else set()
     assert shown == (public(room) | named) - {"__version__"}
     assert all(hasattr(room, name) for name in shown)

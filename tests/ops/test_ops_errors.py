@@ -18,6 +18,7 @@ import minidl
 from minidl import Tensor, nn, ops, optim
 from minidl.core import device
 from minidl.core.mode import no_grad
+from minidl.ops import cpu
 from minidl.ops.common import patterns, sources
 from minidl.ops.common.backend import primitives_of
 from minidl.ops.common.conv import own as own_conv
@@ -528,6 +529,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
        for axes in [(0,), (0, 2), (3, 0), (0, 1, 2), ("a", 0)]},
     "index": (lambda: zeros(2, 3)[2], IndexError,
               r"getitem: index 2 is out of bounds .*\(shape \(2, 3\)\); index within the shape"),
+    "no primitive": (lambda: cpu.nothing, AttributeError, "module 'minidl.ops.cpu' has no attribute 'nothing'"),
     "a view in place": (lambda: operator.iadd(Tensor([[1.0]], requires_grad=True).reshape(1), 1.0), ValueError,
                         r"iadd: the Tensor \(shape \(1,\)\) shares its memory with another, by an index, a resh"),
     "index type": (lambda: zeros(2, 3)[1.0], IndexError, r"getitem: only integers, slices .*\(shape \(2, 3\)\)"),

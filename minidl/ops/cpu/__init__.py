@@ -4,7 +4,6 @@ Only `setitem`, `advance`, `batch_norm(_act)`, `update_metrics` and updates of p
 """
 
 import functools
-from collections import ChainMap
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +11,6 @@ import numpy as np
 
 from ..common import choice, shared
 from ..common.choice import *
-from ..common.fused import FUSED
-from ..common.geometry.rows import COMPUTED, LAID_OUT
-from ..common.patterns import in_turn as _in_turn
 from ..common.primitives import PRIMITIVES
 from ..common.shared import *
 from .choice import *
@@ -31,11 +27,7 @@ from .layers.loss import *
 from .layers.matmul import *
 from .layers.max_pool import *
 from .layers.norm import *
-from .layers.norm import normalized as _normalized
 from .layers.pool import *
-from .nhwc import *
-from .nhwc import STORED
-from .nhwc import in_nhwc as _in_nhwc
 from .optim import *
 from .optim.updates import *
 from .reduce import *
@@ -43,15 +35,6 @@ from .reduce.ranks import *
 from .reduce.running import *
 from .reduce.squares import *
 from .region import *
-
-# What is fused on CUDA, and images in NHWC: by their patterns. Here a primitive whose geometry has a layout takes NCHW;
-# IN_NHWC has what it computes in NHWC
-IN_NHWC: dict[str, Callable[..., Any]] = {}
-_OF_FORMS = ChainMap(IN_NHWC, globals(), {"normalized": _normalized})
-for _name, _rules in {**FUSED, **COMPUTED}.items():
-    globals()[_name] = _in_turn(_rules, _OF_FORMS if _name in COMPUTED else globals(), STORED)
-for _name, _rules in LAID_OUT.items():
-    IN_NHWC[_name] = _in_nhwc(globals()[_name], _rules)
 
 
 def _quiet(primitive: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,6 +52,19 @@ def _quiet(primitive: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_OWN = {name for name in PRIMITIVES if globals()[name] not in (getattr(shared, name, 0), getattr(choice, name, 0))}
+_OWN = {name for name in PRIMITIVES if (_found := globals().get(name)) is not None
+        and _found not in (getattr(shared, name, 0), getattr(choice, name, 0))}
 for _name in _OWN - {"getitem", "reshape"} | {"div", "exp", "max_grad_x", "mul", "pow", "pow_grad_p", "pow_grad_x"}:
     globals()[_name] = _quiet(globals()[_name])
+
+
+def __getattr__(name: str) -> Any:
+    """What is fused on CUDA, and images in NHWC: made when the first of them is named, so that a program that compiles
+    no step starts sooner."""
+    if name[0] != "_" and "IN_NHWC" not in globals():
+        from .by_pattern import made
+
+        globals().update(made(globals(), _quiet))
+    if name in globals():
+        return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

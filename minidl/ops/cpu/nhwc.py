@@ -17,8 +17,6 @@ from ..common.geometry.nhwc import AXES, BACK, STORES, bf16, widened
 from ..common.patterns import Rule, Stored, in_turn
 from ..common.primitives import Array
 
-__all__ = ["stores_half", "takes_nhwc", "to_nchw", "to_nhwc"]
-
 # Whether programs in a precision gain by images in NHWC: never here
 takes_nhwc: Callable[[str], bool] | None = None
 # Whether there are kernels that store y of a convolution in bf16 if averages follow it: never here either
