@@ -66,7 +66,10 @@ def _leaves(name: str, inputs: Tensors, create_graph: bool) -> tuple[Tensor, ...
     """What a function is called with: inputs that it is differentiated by, and nothing else."""
     found = tuple(t.reshape(t.shape) if create_graph and t.requires_grad else t.detach()
                   for t in _several(name, "input", inputs))
-    for t in found:
+    for i, t in enumerate(found):
+        if t.dtype.kind != "f":
+            raise TypeError(f"{name}: input {i} has dtype {t.dtype} but must be float32 or float64, which has "
+                            "derivatives; convert it with .to(dtype='float32')")
         t.requires_grad = True
     return found
 
@@ -81,9 +84,16 @@ def _one(name: str, y: object) -> Tensor:
 def _gradients(ys: Tensor, xs: Sequence[Tensor], v: Tensor | None, create_graph: bool) -> tuple[Tensor, ...]:
     """Zeros for what was not used; the graph is kept."""
     if not ys.requires_grad:
-        return tuple(x.detach() * 0 for x in xs)
+        return tuple(map(_zeros, xs))
     found = grad(ys, xs, v, retain_graph=True, create_graph=create_graph, allow_unused=True)
-    return tuple(x.detach() * 0 if g is None else g for g, x in zip(found, xs, strict=True))
+    return tuple(_zeros(x) if g is None else g for g, x in zip(found, xs, strict=True))
+
+
+def _zeros(x: Tensor) -> Tensor:
+    """Whatever x is, NaN and infinity too."""
+    from ..ops.create import zeros_like
+
+    return zeros_like(x)
 
 
 def _like(given: Tensors, found: tuple[Any, ...]) -> Any:
@@ -157,7 +167,7 @@ def hvp(func: Callable[..., Tensor], inputs: Tensors, v: Tensors | None = None,
     ys = [(g, each) for g, each in zip(first, vs, strict=True) if g.requires_grad]
     found = grad([g for g, _ in ys], xs, [each for _, each in ys], retain_graph=True, create_graph=create_graph,
                  allow_unused=True) if ys else (None,) * len(xs)
-    products = tuple(x.detach() * 0 if g is None else g for g, x in zip(found, xs, strict=True))
+    products = tuple(_zeros(x) if g is None else g for g, x in zip(found, xs, strict=True))
     return (y if create_graph else y.detach()), _like(inputs, products)
 
 

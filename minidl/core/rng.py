@@ -39,7 +39,7 @@ _apart = 0                                 # what `set_rank` adds to the seeds o
 
 class _Own(threading.local):
     stream: _Stream | None = None          # this thread's
-    within = False                         # it is one of `stream_of`
+    within: tuple[int, ...] = ()           # the numbers of the `stream_of` that it is in
 
 
 _own = _Own()
@@ -112,10 +112,15 @@ class stream_of:
     def __enter__(self) -> None:
         self.before = _own.stream, _own.within
         digest = blake2b(repr(self.numbers).encode(), digest_size=8).digest()
-        _own.stream, _own.within = _Stream(int.from_bytes(digest, "little")), True
+        _own.stream, _own.within = _Stream(int.from_bytes(digest, "little")), self.numbers
 
     def __exit__(self, *_: object) -> None:
         _own.stream, _own.within = self.before
+
+
+def numbers_within() -> tuple[int, ...]:
+    """The numbers of the `stream_of` that this thread is in; none outside."""
+    return _own.within
 
 
 def set_rank(rank: int) -> None:

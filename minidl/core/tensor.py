@@ -109,8 +109,7 @@ class Tensor(Attached):
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"Tensor: {type(data).__name__} data do not become an array ({error}); pass numbers in "
                        "nested lists of equal lengths, and a NumPy dtype") from None
-        if dtype is None and array.dtype == np.float64 and not isinstance(data, (np.ndarray, np.generic)) and (
-                array is not data):
+        if dtype is None and array.dtype == np.float64 and not hasattr(data, "__array__") and array is not data:
             array = array.astype(np.float32)           # of Python floats
         if array.dtype.kind not in "biuf":
             raise TypeError(f"Tensor: data has dtype {array.dtype} but must be bool, integer or floating "
@@ -268,7 +267,8 @@ class Tensor(Attached):
         """This Tensor on another device or in another dtype (which may come first), as a new leaf; itself if nothing
         changes.
 
-        Raises ValueError for a Tensor that is part of a recorded graph: no gradient would flow back.
+        Raises ValueError for a Tensor that is part of a recorded graph, and while the tape records for another dtype of
+        a leaf that requires a gradient: no gradient would flow back.
         """
         array = self._data
         device, dtype = _device.destination(device, dtype)
@@ -279,6 +279,10 @@ class Tensor(Attached):
                                  READ_OUTSIDE if device == "cpu" else "do it outside the step")
         if dtype is not None and np.dtype(dtype) != array.dtype:
             mode.recorder.cast()
+            if self.requires_grad and self.node is None and mode.grad and np.dtype(dtype).kind == "f":
+                raise ValueError(f"to: the Tensor (shape {self.shape}) requires a gradient, which would not flow back "
+                                 f"from {np.dtype(dtype)} to its {self.dtype}; make it in that dtype, Tensor(data, "
+                                 "requires_grad=True, dtype=...), or convert it under minidl.no_grad()")
             array = backend_of(self if array is self._data else wrap(array)).cast(array, np.dtype(dtype).name)
         if array is self._data:
             return self

@@ -306,8 +306,8 @@ class DataLoader(Watched, Generic[D]):
 
     def _stacked(self, indices: Array) -> Batch:
         """A batch of items that are taken one by one, on the host."""
-        seed, _ = rng.get_state()          # the batch's seed
-        items = [self._changed(index, seed) for index in indices.tolist() or [0]]      # empty part: item 0, cut below
+        of_epoch = rng.numbers_within()[:2]            # seed and epoch, without the batch's number
+        items = [self._changed(index, of_epoch) for index in indices.tolist() or [0]]  # empty part: item 0, cut below
         batch = mapped(lambda array: array[:len(indices)], collated(items, "DataLoader"))
         if not isinstance(self.dataset, Dataset):
             return mapped(self._cast, batch)
@@ -321,11 +321,11 @@ class DataLoader(Watched, Generic[D]):
         return (k.gather(images, np.arange(len(images)), self._scale, self._shift, self.padding, self.dtype),
                 labels.astype(np.int64))
 
-    def _changed(self, index: int, seed: int) -> Any:
+    def _changed(self, index: int, of_epoch: tuple[int, ...]) -> Any:
         """An item after the transform. The transform gets copies, so it may change its arguments in place. What the
-        item and the transform draw does not depend on the items made before."""
+        item and the transform draw depends on seed, epoch and item alone."""
         try:
-            with rng.stream_of(seed, index):
+            with rng.stream_of(*of_epoch, 0, index):   # four numbers: separate from a batch's three
                 item = self._item(index)
                 if self.transform is None:
                     return item

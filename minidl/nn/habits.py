@@ -37,9 +37,16 @@ class Habits:
         return (module for _, module in self.named_modules())
 
     def apply(self: M, function: Callable[[Module], object]) -> M:
-        """Call a function with each Module below this one, then with this one."""
-        for module in reversed(list(self.modules())):
-            function(module)
+        """Call a function with each Module below this one, in their order, then with this one; once with each."""
+        seen: set[int] = set()
+
+        def visit(module: Module) -> None:
+            if id(module) not in seen:
+                seen.add(id(module))
+                for child in module.children():
+                    visit(child)
+                function(module)
+        visit(self)
         return self
 
     def zero_grad(self: Module) -> None:

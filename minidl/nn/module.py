@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 import numpy as np
 
 from ..core.device import DType, as_array, destination, to_device, unmasked
-from ..core.mode import Watched, mode, note_change
+from ..core.mode import Watched, mode, no_grad, note_change
 from ..core.tensor import Tensor, mark_changed
 from .habits import Habits, M, without_counts
 
@@ -203,7 +203,8 @@ class Module(Habits, Watched):
             raise TypeError(f"to: dtype {np.dtype(dtype)} cannot require a gradient, only float32 and float64 can; "
                             "choose one of these")
         tensors = [t for _, t in self.named_tensors()]
-        moved = [t.to(device, dtype if t.dtype.kind == "f" else None).data for t in tensors]
+        with no_grad():
+            moved = [t.to(device, dtype if t.dtype.kind == "f" else None).data for t in tensors]
         for t, array in zip(tensors, moved, strict=True):
             t.data, t.grad = array, None
         mark_changed(tensors)

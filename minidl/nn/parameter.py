@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..core.tensor import Tensor
+from ..ops.create import tensor
 
 
 def Parameter(data: object, requires_grad: bool = True) -> Tensor:
@@ -11,4 +12,4 @@ def Parameter(data: object, requires_grad: bool = True) -> Tensor:
     >>> Parameter(Tensor([1.0, 2.0])).requires_grad
     True
     """
-    return Tensor(data.detach()._data if isinstance(data, Tensor) else data, requires_grad)
+    return tensor(data.detach()._data if isinstance(data, Tensor) else data, requires_grad=requires_grad)

@@ -8,6 +8,7 @@ the next one, too.
 from __future__ import annotations
 
 import math
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -45,16 +46,27 @@ def tensor(data: Any, *, dtype: DType = None, device: str | None = None, require
     >>> tensor([1.0, 2.0]).shape
     (2,)
     """
-    return Tensor(data.copy() if is_array(data) else data, requires_grad, device, dtype)
+    if is_array(data):
+        data = data.copy()
+    elif not isinstance(data, (list, tuple, Number, Tensor)):          # what lends its memory
+        data = np.asarray(data).copy()
+    return Tensor(data, requires_grad, device, dtype)
 
 
 def from_numpy(array: np.ndarray) -> Tensor:
     """A Tensor that shares an array's memory, as `Tensor(array)`.
 
+    Raises TypeError for other things, and for another byte order than the machine's: they would be copied.
+
     >>> from_numpy(np.ones(2)).dtype
     dtype('float64')
     """
-    return Tensor(array)
+    held = np.asarray(array) if hasattr(array, "__array__") and not is_array(array) else array
+    if not is_array(held) or not held.dtype.isnative:
+        what = f"an array of {held.dtype}" if is_array(held) else f"a {type(array).__name__}"
+        raise TypeError(f"from_numpy: got {what} but takes an array in the machine's byte order, whose memory it "
+                        "shares; Tensor(data) copies")
+    return Tensor(held)
 
 
 def full(shape: int | tuple[int, ...], value: float, *, dtype: DType = None, device: str | None = None,

@@ -341,6 +341,9 @@ def top_k_accuracy(k: int, ignore_index: int | None = None) -> Function:
         raise ValueError(f"top_k_accuracy: ignore_index is {ignore_index!r} but must be an int, a label")
 
     def top_k(logits: Tensor, labels: Tensor) -> Tensor:
+        if logits.ndim != 2 or labels.shape != logits.shape[:1]:
+            raise ValueError(f"top_k_accuracy: logits have shape {logits.shape} and labels {labels.shape} but must be "
+                             "(n,classes) and (n,); see .reshape()")
         if not is_int(k, 1) or k >= logits.shape[1]:
             raise ValueError(f"top_k_accuracy: k is {k!r} but must be an int from 1 to {logits.shape[1] - 1}, less "
                              f"than the {logits.shape[1]} classes")
@@ -376,9 +379,10 @@ class WholeSet:
         return self.function(outputs, targets)
 
 
-def of_sklearn(name: str, outputs_as: Callable[[np.ndarray], np.ndarray], ignore_index: int | None,
-               **options: str) -> WholeSet:
-    """sklearn.metrics.<name>(labels, what `outputs_as` makes of the logits)."""
+def of_sklearn(name: str, outputs_as: Callable[[np.ndarray], np.ndarray], ignore_index: int | None, *,
+               of_classes: bool = False, **options: str) -> WholeSet:
+    """sklearn.metrics.<name>(labels, what `outputs_as` makes of the logits). of_classes: labels of three classes and
+    more are given as a column of 0 and 1 for each class."""
     try:
         function = getattr(importlib.import_module("sklearn.metrics"), name)
     except ImportError:
@@ -393,7 +397,10 @@ def of_sklearn(name: str, outputs_as: Callable[[np.ndarray], np.ndarray], ignore
                              "be logits (n,classes) and (n,), or one logit for each label; write a training.WholeSet "
                              "of your own")
         counts = labels != ignore_index
-        return function(labels[counts], outputs_as(outputs[counts]), **options)
+        labels, outputs = labels[counts], outputs[counts]
+        if of_classes and outputs.shape[1] > 2:
+            labels = labels[:, None] == np.arange(outputs.shape[1])
+        return function(labels, outputs_as(outputs), **options)
     return WholeSet(measure)
 
 
@@ -406,11 +413,14 @@ def f1_score(average: str = "macro", ignore_index: int | None = None) -> WholeSe
 
 def roc_auc_score(average: str = "macro", ignore_index: int | None = None) -> WholeSet:
     """A metric for `fit`: the area under the ROC curve, as `f1_score`; of several classes, one against the rest."""
-    def shares(logits: np.ndarray) -> np.ndarray:
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True), dtype=np.float64)
-        found = powers / powers.sum(axis=1, keepdims=True)
-        return found[:, 1] if found.shape[1] == 2 else found       # which is how scikit-learn takes them
-    return of_sklearn("roc_auc_score", shares, ignore_index, average=average, multi_class="ovr")
+    def scores(logits: np.ndarray) -> np.ndarray:
+        """The logarithm of a class's probability over that of the others: probabilities round to 1, and tie."""
+        x = logits.astype(np.float64)
+        if x.shape[1] == 2:
+            return x[:, 1] - x[:, 0]
+        others = [np.logaddexp.reduce(np.delete(x, i, axis=1), axis=1) for i in range(x.shape[1])]
+        return x - np.stack(others, axis=1)
+    return of_sklearn("roc_auc_score", scores, ignore_index, of_classes=True, average=average)
 
 
 def apart(functions: Mapping[str, Any]) -> tuple[dict[str, Function], dict[str, WholeSet]]:

@@ -649,6 +649,17 @@ def defaults_replaced(w: World) -> None:
 
 
 @scenario
+def a_default_by_name_changed_in_place(w: World) -> None:
+    def step(x: Tensor, *, by: float = 1.0) -> Tensor:
+        return x * by
+    call = w.compile(step)
+    for i in range(CALLS):
+        if i == 3:
+            step.__kwdefaults__["by"] = 3.0
+        call(pair(i))
+
+
+@scenario
 def code_of_a_helper_replaced(w: World) -> None:
     def helper(x: Tensor) -> Tensor:
         return x * 2

@@ -603,3 +603,8 @@ def test_an_index_goes_and_the_label_may_be_any_column(tmp_path: Path) -> None:
     assert (table.columns, table.classes) == (("x", "y"), ("a", "b"))
     assert table.rows.tolist() == [[1, 2], [3, 4], [5, 6]]
     assert table.labels.tolist() == [0, 1, 0]
+
+
+def test_a_quote_behind_a_space_is_a_quote(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('a,k\n1, "x"\n2,"x"\n3,y\n')
+    assert data.from_csv(tmp_path / "t.csv", header=True).classes == ("x", "y")

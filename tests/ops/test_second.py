@@ -525,3 +525,13 @@ def test_nothing_is_imported_before_a_second_derivative() -> None:
 
     code = "import sys, minidl; print('minidl.ops.second' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_derivatives_by_what_is_not_used_are_zero_whatever_it_is(value: float) -> None:
+    x, unused = Tensor([1.0]), Tensor([value, 1.0])
+    assert minidl.jacobian(lambda a, b: a * 2, (x, unused))[1].tolist() == [[0.0, 0.0]]
+    assert minidl.hessian(lambda a: (a * 2).sum(), unused).tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert minidl.hvp(lambda a: (a * 2).sum(), unused, Tensor([1.0, 1.0]))[1].tolist() == [0.0, 0.0]
+    assert minidl.jacobian(lambda a: Tensor([1.0]), unused).tolist() == [[0.0, 0.0]]

@@ -83,7 +83,12 @@ def test_into_python_and_numpy() -> None:
 
 def test_to_makes_a_leaf_of_another_dtype_and_is_itself_where_nothing_changes() -> None:
     x = Tensor([1.0], requires_grad=True)
-    y = x.to(dtype="float64")
+    with pytest.raises(ValueError, match=r"^to: the Tensor .* requires a gradient, which would not flow back"):
+        x.to(dtype="float64")
+    with pytest.raises(ValueError, match="which would not flow back"):
+        x.double()
+    with minidl.no_grad():
+        y = x.to(dtype="float64")
     assert (y.dtype, y.requires_grad, y.is_leaf) == (np.float64, True, True)
     assert x.to("cpu") is x
     assert x.to("auto", "float32") is x

@@ -457,6 +457,25 @@ def test_f1_and_the_area_under_the_curve_are_scikit_learns() -> None:
     assert binary == pytest.approx(metrics.roc_auc_score(y % 2, logits[:, 1] - logits[:, 0]))
 
 
+@pytest.mark.parametrize("average", ["macro", "weighted", "micro"])
+def test_the_area_under_the_curve_of_large_logits(average: str) -> None:
+    """Probabilities that round to 1 were ties: 0.5 for logits in the right order."""
+    metrics = pytest.importorskip("sklearn.metrics")
+    assert training.roc_auc_score()(np.array([[50.0], [60.0], [70.0], [80.0]], "f"), np.array([0, 0, 1, 1])) == 1.0
+    random = np.random.default_rng(3)
+    labels = random.integers(0, 3, 200)
+    logits = (random.standard_normal((200, 3)) + 0.5 * np.eye(3)[labels]).astype(np.float32)
+    score = training.roc_auc_score(average)
+    powers = np.exp(logits.astype(float))
+    shares = powers / powers.sum(1, keepdims=True)
+    assert score(logits, labels) == pytest.approx(metrics.roc_auc_score(labels, shares, multi_class="ovr",
+                                                                        average=average))
+    best = logits.argmax(1)
+    large = 100 * np.eye(3)[best] + random.standard_normal((200, 3))       # none beside another by 37 ties
+    one = [metrics.roc_auc_score(best == i, large[:, i] - np.delete(large, i, 1).max(1)) for i in range(3)]
+    assert score(large, best) == pytest.approx(np.mean(one), abs=1e-3) == 1.0
+
+
 def test_one_logit_is_of_two_classes() -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     random = np.random.default_rng(7)

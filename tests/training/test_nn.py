@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import copy
 import pickle
 import re
@@ -911,3 +912,38 @@ def test_the_mean_over_no_image_is_nan_and_an_ignored_label_has_no_gradient() ->
     assert loss.item() == 0
     assert x.grad is not None
     assert x.grad.tolist() == [[0, 0], [0, 0]]
+
+
+def test_apply_goes_from_the_first_to_the_last_and_to_each_once() -> None:
+    shared = nn.Linear(2, 2)
+    net = nn.Sequential(shared, nn.Sequential(nn.ReLU(), shared, nn.Tanh()), nn.Sigmoid())
+    seen: list[str] = []
+    net.apply(lambda module: seen.append(type(module).__name__))
+    assert seen == ["Linear", "ReLU", "Tanh", "Sequential", "Sigmoid", "Sequential"]
+
+
+class Lends:
+    """As a tensor of PyTorch, or a column of pandas: it shows its memory as an array."""
+
+    def __init__(self, held: np.ndarray):
+        self.held = held
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return self.held if dtype is None else self.held.astype(dtype)
+
+
+def test_what_others_lend_keeps_its_dtype_and_is_copied_where_a_copy_is_promised() -> None:
+    """float64 became float32, as Python's floats do, and a frozen Parameter shared its memory."""
+    held = np.array([16777217.0])
+    for made in (Tensor(Lends(held)), minidl.from_numpy(Lends(held)), minidl.tensor(Lends(held))):  # type: ignore[arg-type]
+        assert (made.dtype, made.item()) == (np.float64, 16777217.0)
+    assert minidl.from_numpy(Lends(held)).data is held  # type: ignore[arg-type]
+    values = np.zeros(3, np.float32)
+    for own in (nn.Parameter(values, False), nn.Parameter(values), minidl.tensor(values),
+                minidl.tensor(Lends(values)), nn.Parameter(Tensor(values), False)):
+        with minidl.no_grad():
+            own.add_(1.0)
+        assert (values == 0).all()
+    lent = array.array("f", [0.0, 0.0])
+    minidl.tensor(lent).add_(1.0)
+    assert lent.tolist() == [0.0, 0.0]

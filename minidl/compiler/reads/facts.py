@@ -129,6 +129,8 @@ class Facts:
     def function(self, function: FunctionType, what: str) -> None:
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             self._note(f"$0.{name}", (function,), getattr(function, name), f"the code or the defaults of {what}")
+        if function.__kwdefaults__:        # a dict, which may be changed itself
+            self.container(function.__kwdefaults__, f"the defaults of {what}")
 
     def state(self, value: object, read: Callable[[Any], Any], what: str) -> None:
         """For iterators and random numbers."""

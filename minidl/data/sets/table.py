@@ -133,7 +133,7 @@ def read_cells(who: str, path: str | os.PathLike[str], header: bool | None = Non
     Raises as `from_csv` does, in the name of `who`."""
     try:
         with open_file(who, path) as held, io.TextIOWrapper(held, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(_short_lines(file))
+            reader = csv.reader(_short_lines(file), skipinitialspace=True)
             lines = [(reader.line_num, [cell.strip() for cell in _few(who, path, cells)]) for cells in reader if cells]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{who}: {path} is not a CSV file in UTF-8 ({error}); save it as one") from None
