@@ -102,6 +102,7 @@ def test_the_tests_of_a_row_mention_what_it_is_about() -> None:
     assert {row["test"]: lacks for row in ROWS if (lacks := of_another_thing(row))} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("here", "test", "lacks"), [
     ("`zoo/mlp.py::layers`", "`test_zoo.py::test_parameter_count`", ""),
     ("`zoo/mlp.py::layers`", "`test_zoo.py::test_parameters`", "one of ['mlp']"),
