@@ -153,6 +153,21 @@ def as_array(data: object, dtype: DType = None) -> Array:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
+def lends_memory(data: object) -> bool:
+    """Whether data is an array of anybody's: NumPy takes its numbers as they are, and as a rule shares their memory.
+
+    >>> lends_memory(memoryview(b"ab")), lends_memory([1.0])
+    (True, False)
+    """
+    if hasattr(data, "__array__"):
+        return True
+    try:
+        memoryview(data)                   # type: ignore[arg-type]  # which tells by an error
+    except TypeError:
+        return False
+    return True
+
+
 def device_of(array: object) -> str:
     """Name the device that holds an array.
 

@@ -92,8 +92,8 @@ class Tensor(Attached):
     _data: Array
     _grad: Tensor | None
     node: Node | None
-    changed: list[Any]                     # [when its memory was last changed in place, by the tape's clock; then
-                                           # weak references to the Tensors that share it, if several have]
+    changed: list[Any]                     # [when its memory was last changed in place, by the tape's clock; then, if
+                                           # others have shared it, weak references to all of them by id]
     weights: Tensor                        # of a loss that is a weighted mean: how much each label counts in it
 
     def __init__(self, data: object, requires_grad: bool = False, device: str | None = None, dtype: DType = None):
@@ -109,7 +109,7 @@ class Tensor(Attached):
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"Tensor: {type(data).__name__} data do not become an array ({error}); pass numbers in "
                        "nested lists of equal lengths, and a NumPy dtype") from None
-        if dtype is None and array.dtype == np.float64 and not hasattr(data, "__array__") and array is not data:
+        if dtype is None and array.dtype == np.float64 and not _device.lends_memory(data):
             array = array.astype(np.float32)           # of Python floats
         if array.dtype.kind not in "biuf":
             raise TypeError(f"Tensor: data has dtype {array.dtype} but must be bool, integer or floating "
@@ -381,15 +381,27 @@ def share(view: Tensor, of: Tensor) -> None:
     shared = view.changed = of.changed
     if view.node is not None:
         view.node.changed = shared
-    for t in (view, of) if len(shared) == 1 else (view,):
-        shared.append(weakref.ref(t, shared.remove))
+    if len(shared) == 1:
+        shared.append({})
+        _enter(of, shared[1])
+    _enter(view, shared[1])
+
+
+def _enter(t: Tensor, group: dict[int, weakref.ref[Tensor]]) -> None:
+    """For as long as it lives: an id alone may be another Tensor's later."""
+    key = id(t)
+
+    def leave(ref: weakref.ref[Tensor]) -> None:
+        if group.get(key) is ref:
+            del group[key]
+    group[key] = weakref.ref(t, leave)
 
 
 def shares(t: Tensor) -> bool:
     """Whether another Tensor that is still there has some of this one's memory: what is said to be a view may be a
     copy."""
-    others = [other for each in t.changed[1:] if (other := each()) is not None and other is not t]
-    return any(np.may_share_memory(t._data, other._data) for other in others)
+    return any(np.may_share_memory(t._data, other._data) for group in t.changed[1:] for each in list(group.values())
+               if (other := each()) is not None and other is not t)
 
 
 def wrap(array: Array, node: Node | None = None) -> Tensor:

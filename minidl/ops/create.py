@@ -8,13 +8,12 @@ the next one, too.
 from __future__ import annotations
 
 import math
-from numbers import Number
 from typing import Any
 
 import numpy as np
 
 from ..core import rng
-from ..core.device import DType, is_array, to_device
+from ..core.device import DType, is_array, lends_memory, to_device
 from ..core.mode import mode
 from ..core.tensor import Tensor
 from .common.backend import primitives_of
@@ -48,7 +47,7 @@ def tensor(data: Any, *, dtype: DType = None, device: str | None = None, require
     """
     if is_array(data):
         data = data.copy()
-    elif not isinstance(data, (list, tuple, Number, Tensor)):          # what lends its memory
+    elif lends_memory(data) and not isinstance(data, Tensor):
         data = np.asarray(data).copy()
     return Tensor(data, requires_grad, device, dtype)
 

@@ -68,6 +68,12 @@ def test_a_view_alone_and_a_copy_are_changed_on_the_tape() -> None:
     base = w * 1
     for i in range(2):
         assert base[i].tolist() == [0.0] * 3               # these views have ended
+    rows = [base[i] for i in range(2) for _ in range(500)]
+    with pytest.raises(ValueError, match="shares its memory"):
+        base += 1.0
+    assert len(base.changed[1]) == 1001
+    del rows
+    assert len(base.changed[1]) == 1                       # each leaves by itself, without a look at the others
     base += 1.0
     assert (base == 1).all()
 

@@ -937,6 +937,7 @@ def test_what_others_lend_keeps_its_dtype_and_is_copied_where_a_copy_is_promised
     held = np.array([16777217.0])
     for made in (Tensor(Lends(held)), minidl.from_numpy(Lends(held)), minidl.tensor(Lends(held))):  # type: ignore[arg-type]
         assert (made.dtype, made.item()) == (np.float64, 16777217.0)
+    assert Tensor(array.array("d", held)).item() == minidl.tensor(memoryview(held)).item() == 16777217.0
     assert minidl.from_numpy(Lends(held)).data is held  # type: ignore[arg-type]
     values = np.zeros(3, np.float32)
     for own in (nn.Parameter(values, False), nn.Parameter(values), minidl.tensor(values),

@@ -10,7 +10,7 @@ from ..common.fused import FUSED
 from ..common.geometry.rows import COMPUTED, LAID_OUT
 from ..common.patterns import in_turn
 from .layers.norm import normalized
-from .nhwc import STORED, in_nhwc, stores_half, takes_nhwc, to_nchw, to_nhwc
+from .nhwc import STORED, by_plain, stores_half, takes_nhwc, to_nchw, to_nhwc
 
 Primitives = dict[str, Callable[..., Any]]
 
@@ -21,7 +21,7 @@ def made(plain: Primitives, wrapped: Callable[[Callable[..., Any]], Callable[...
     IN_NHWC: what a primitive whose geometry has a layout computes in NHWC; itself it takes NCHW.
     """
     own: Primitives = {name: in_turn(rules, plain, STORED) for name, rules in FUSED.items()}
-    there = {name: in_nhwc(own.get(name) or plain[name], rules) for name, rules in LAID_OUT.items()}
+    there = {name: by_plain(own.get(name) or plain[name], rules) for name, rules in LAID_OUT.items()}
     of_forms: ChainMap[str, Callable[..., Any]] = ChainMap(there, plain, {"normalized": normalized})
     own |= {name: in_turn(rules, of_forms, STORED) for name, rules in COMPUTED.items()}
     own |= {"to_nhwc": to_nhwc, "to_nchw": to_nchw}

@@ -55,7 +55,7 @@ STORED = Stored(
            "h": lambda y, _: bf16(y)})
 
 
-def in_nhwc(plain: Callable[..., Array], rules: list[Rule]) -> Callable[..., Array]:
+def by_plain(plain: Callable[..., Array], rules: list[Rule]) -> Callable[..., Array]:
     """What a primitive computes with the layout NHWC in its geometry, by the plain one with NCHW."""
     at = rules[0].fused.arguments.index("g")
     return in_turn(rules, {plain.__name__: lambda *given: plain(
