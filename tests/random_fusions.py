@@ -410,8 +410,6 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "nhwc max_pool_grad, relu": (
         "tf32", "y && known.v[e] <= 0 ? (REAL)0 : run.v[e] + (REAL)0;", "run.v[e] + (REAL)0;",
         "max_pool2d_grad_relu_b"),
-    "nhwc max_pool_grad, relu, windows that overlap": (
-        "tf32", "== own && !(y && known.v[e] <= 0)) sum", "== own) sum", "max_pool2d_grad_relu_b"),
     "nhwc max_pool_grad, bias": (
         "tf32", "Run run = given(at);\n#pragma unroll\n        for (int i = 0; i",
         "Run run = given(at);\n#pragma unroll\n        for (int i = 1; i", "max_pool2d_grad_relu_b"),

@@ -106,10 +106,9 @@ extern "C" __global__ void max_pool2d(const STORE* __restrict__ x, STORE* __rest
     }
 }
 
-// Adds up what the windows that hold a square of 2x2 runs of the image give back to it, and stores it. There are high
-// by wide squares, and a window is read once for all four runs of a square. If y is given, it is what the windows
-// computed: only what is above 0 passes.
-struct Gathered {
+// What windows give back, by their number in gy, and where to. If y is given, it is what the windows computed: only what
+// is above 0 passes. An image has high by wide things for threads to own.
+struct Given {
     const STORE* __restrict__ gy;
     const WINNER* __restrict__ index;
     const STORE* __restrict__ y;
@@ -117,6 +116,18 @@ struct Gathered {
     const Window& g;
     int high, wide;
 
+    __device__ __forceinline__ Run passed(unsigned from) const {
+        Run run = load(gy + from), known = {};
+        if (y) known = load(y + from);
+#pragma unroll
+        for (int e = 0; e < WIDE; ++e) run.v[e] = y && known.v[e] <= 0 ? (REAL)0 : run.v[e] + (REAL)0;
+        return run;
+    }
+};
+
+// Adds up what the windows that hold a square of 2x2 runs of the image give back to it, and stores it. A window is read
+// once for all four runs of a square.
+struct Gathered : Given {
     __device__ __forceinline__ Run operator()(unsigned element) const {
         const At at(element, high, wide, g);
         const int row = at.row * 2, column = at.column * 2;
@@ -126,17 +137,15 @@ struct Gathered {
             for (int b = columns.first; b < columns.end; b++) {
                 const int p = row + g.top - a * g.sh, q = column + g.left - b * g.sw;
                 const unsigned from = at.in(g.oh, g.ow, a, b, g);
-                const Run run = load(gy + from);
+                const Run run = passed(from);
                 const Winners winners = load(index + from);
-                Run known = {};
-                if (y) known = load(y + from);
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     const int r = p + i / 2, s = q + i % 2;
                     const int own = (unsigned)r < (unsigned)g.kh && (unsigned)s < (unsigned)g.kw ? r * g.kw + s : -1;
 #pragma unroll
                     for (int e = 0; e < WIDE; ++e)
-                        if (winners.v[e] == own && !(y && known.v[e] <= 0)) sums[i].v[e] += run.v[e];
+                        if (winners.v[e] == own) sums[i].v[e] += run.v[e];
                 }
             }
 #pragma unroll
@@ -150,28 +159,17 @@ struct Gathered {
     }
 };
 
-// Stores what a window gives back to all that it held, for windows that are side by side. An image has high by wide
-// windows; those beyond oh by ow are cut off, and give nothing.
-struct Scattered {
-    const STORE* __restrict__ gy;
-    const WINNER* __restrict__ index;
-    const STORE* __restrict__ y;
-    STORE* __restrict__ dx;
-    const Window& g;
-    int high, wide;
-
+// Stores what a window gives back to all that it held, for windows that are side by side. Those beyond oh by ow are cut
+// off, and give nothing.
+struct Scattered : Given {
     __device__ __forceinline__ Run operator()(unsigned element) const {
         const At at(element, high, wide, g);
         Run run = {};
         Winners winners = {};
         if (at.row < g.oh && at.column < g.ow) {
             const unsigned from = at.in(g.oh, g.ow, at.row, at.column, g);
-            run = load(gy + from);
+            run = passed(from);
             winners = load(index + from);
-            Run known = {};
-            if (y) known = load(y + from);
-#pragma unroll
-            for (int e = 0; e < WIDE; ++e) run.v[e] = y && known.v[e] <= 0 ? (REAL)0 : run.v[e] + (REAL)0;
         }
         const int row = at.row * g.kh, column = at.column * g.kw;
         for (int p = 0; p < imin(g.kh, g.h - row); ++p)
@@ -185,7 +183,7 @@ struct Scattered {
     }
 };
 
-template <class Given> __device__ __forceinline__ void each(const Given& given) {
+template <class Owned> __device__ __forceinline__ void each(const Owned& given) {
     const unsigned size = given.g.n * given.high * given.wide * channels_of(given.g);
     for (unsigned i = THREAD * WIDE; i < size; i += THREADS * WIDE) given(i);
 }
@@ -193,13 +191,13 @@ template <class Given> __device__ __forceinline__ void each(const Given& given) 
 extern "C" __global__ void max_pool2d_grad_x(const STORE* __restrict__ gy, const WINNER* __restrict__ index,
                                              const STORE* __restrict__ y, STORE* __restrict__ dx, Window g, int high,
                                              int wide) {
-    each(Gathered{gy, index, y, dx, g, high, wide});
+    each(Gathered{{gy, index, y, dx, g, high, wide}});
 }
 
 extern "C" __global__ void max_pool2d_grad_x_apart(const STORE* __restrict__ gy, const WINNER* __restrict__ index,
                                                    const STORE* __restrict__ y, STORE* __restrict__ dx, Window g,
                                                    int high, int wide) {
-    each(Scattered{gy, index, y, dx, g, high, wide});
+    each(Scattered{{gy, index, y, dx, g, high, wide}});
 }
 
 extern "C" __global__ void avg_pool2d(const STORE* __restrict__ x, STORE* __restrict__ y, Window g) {
@@ -246,8 +244,8 @@ extern "C" __global__ void avg_pool2d_grad_x(const STORE* __restrict__ gy, const
 }
 
 #if LAYOUT == NHWC
-template <class Given> struct Summed {
-    const Given& given;
+template <class Owned> struct Summed {
+    const Owned& given;
 
     __device__ __forceinline__ void operator()(int at, float (&sum)[1][WIDE]) const {
         const Run run = given(at);
@@ -260,7 +258,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     max_pool2d_grad_relu_b(const STORE* __restrict__ gy, const WINNER* __restrict__ index,
                                 const STORE* __restrict__ y, STORE* __restrict__ dx, float* __restrict__ parts,
                                 Window window, PixelRuns g, int high, int wide) {
-    const Gathered gathered{gy, index, y, dx, window, high, wide};
+    const Gathered gathered{{gy, index, y, dx, window, high, wide}};
     add_up<1>(Summed<Gathered>{gathered}, parts, g);
 }
 
@@ -268,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     max_pool2d_grad_relu_b_apart(const STORE* __restrict__ gy, const WINNER* __restrict__ index,
                                       const STORE* __restrict__ y, STORE* __restrict__ dx, float* __restrict__ parts,
                                       Window window, PixelRuns g, int high, int wide) {
-    const Scattered scattered{gy, index, y, dx, window, high, wide};
+    const Scattered scattered{{gy, index, y, dx, window, high, wide}};
     add_up<1>(Summed<Scattered>{scattered}, parts, g);
 }
 #endif
