@@ -314,23 +314,23 @@ FAULTS: dict[str, tuple[str, ...]] = {
     # region.cuh
     "clear": ("fp32", "*(Pack<4>*)&memory[i] = Pack<4>();", ";"),
     "load_filters": (
-        "fp32", "i / TAPS * up(TAPS, 4) + i % TAPS], &w[i], true",
-        "i / TAPS * up(TAPS, 4) + i % TAPS], &w[i], i > 0"),
-    "load_image": ("fp32", "for (int k = threadIdx.x; k < X::SIZE; k += T) x[k] = from[k];",
-                   "for (int k = threadIdx.x; k < X::SIZE - 1; k += T) x[k] = from[k];"),
-    "store_image": ("fp32", "for (int k = threadIdx.x; k < X::SIZE; k += T) to[k] = x[k];",
-                    "for (int k = threadIdx.x; k < X::SIZE - 1; k += T) to[k] = x[k];"),
+        "fp32", "&w[m * TAPS + t], true", "&w[m * TAPS + t], m + t > 0"),
+    "load_image": ("fp32", "for (int k = thread(); k < X::SIZE; k += T) x[k] = from[k];",
+                   "for (int k = thread(); k < X::SIZE - 1; k += T) x[k] = from[k];"),
+    "store_image": ("fp32", "for (int k = thread(); k < X::SIZE; k += T) to[k] = x[k];",
+                    "for (int k = thread(); k < X::SIZE - 1; k += T) to[k] = x[k];"),
     "copy": ("fp32", "k < X::SIZE; k += T) y[k] = x[k];", "k < X::SIZE - 1; k += T) y[k] = x[k];", "region_step"),
     "conv, a row too few": (
-        "fp32", "r <= KH; ++r) {\n                REAL pixel[N];",
-        "r < KH; ++r) {\n                REAL pixel[N];"),
+        "fp32", "r <= KH; ++r) {\n                if (BEYOND", "r < KH; ++r) {\n                if (BEYOND"),
+    "conv, the image's last row": (
+        "fp32", "(i + r - TOP) >= (unsigned)X::H)", "(i + r - TOP) >= (unsigned)X::H - 1)"),
+    "conv, the second map": ("fp32", "imin(m + f, Y::C - 1)", "m"),
     "conv, the last column": (
-        "fp32", "else if (i + e / 4 < Y::H && j + e % 4 < Y::W)",
-        "else if (i + e / 4 < Y::H && j + e % 4 < Y::W - 1)"),
+        "fp32", "i + e / 4 < Y::H && j + e % 4 < Y::W)", "i + e / 4 < Y::H && j + e % 4 < Y::W - 1)"),
     "conv, teams": (
-        "fp32", "team < TEAMS; ++team) total += sums[team * 8 * ITEMS];",
-        "team < TEAMS - 1; ++team) total += sums[team * 8 * ITEMS];"),
-    "conv, mirrored": ("fp32", "weight[MIRROR ? KH * KW - 1 - t : t] * pixel", "weight[t] * pixel"),
+        "fp32", "team < TEAMS; ++team) total += sums[team * M",
+        "team < TEAMS - 1; ++team) total += sums[team * M"),
+    "conv, mirrored": ("fp32", "weight[f][MIRROR ? KH * KW - 1 - t : t] * pixel", "weight[f][t] * pixel"),
     "conv_grad_w, a line": (
         "fp32", "for (int i = team; i < G::H; i += TEAMS) {",
         "for (int i = team; i < G::H - 1; i += TEAMS) {"),
@@ -339,7 +339,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "fp32", "k < G::H * G::W; k += TEAMS * 32) sum += gy",
         "k < G::H * G::W - 1; k += TEAMS * 32) sum += gy"),
     "avg_pool": (
-        "fp32", "e < KH * KW; ++e) sum += window[e / KW", "e < KH * KW - 1; ++e) sum += window[e / KW", "region_step"),
+        "fp32", "e < KH * KW; ++e) sum += *x.at(c, i + e / KW", "e < KH * KW - 1; ++e) sum += *x.at(c, i + e / KW",
+        "region_step"),
     "avg_pool_grad, columns": (
         "fp32", "REAL g = gy[k] * (REAL)(1.0 / (KH * KW));",
         "if (j == 0) continue;\n        REAL g = gy[k] * (REAL)(1.0 / (KH * KW));"),
@@ -350,14 +351,14 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "fp32", "k < G::SIZE; k += T) gx[k] = ACTIVATE::grad(gy[k], y[k]);",
         "k < G::SIZE - 1; k += T) gx[k] = ACTIVATE::grad(gy[k], y[k]);"),
     "load_rows": (
-        "fp32", "for (int i = threadIdx.x * V; i < STAGED * IN; i += T * V)",
-        "for (int i = threadIdx.x * V; i < STAGED * IN - 4; i += T * V)"),
+        "fp32", "for (int i = thread() * V; i < STAGED * IN; i += T * V)",
+        "for (int i = thread() * V; i < STAGED * IN - 4; i += T * V)"),
     "linear": (
         "fp32", "mine = b && !team ? b[imin(o + lane, OUT - 1)] : (REAL)0;",
         "mine = b ? b[imin(o + lane, OUT - 1)] : (REAL)0;"),
+    "linear, the last outputs": ("fp32", "o + lane < first) continue;", "o + lane <= first) continue;"),
     "linear_grad_x": (
-        "fp32", "for (int o = team; o < OUT; o += TEAMS) {\n            Pack<V> weight",
-        "for (int o = team; o < OUT - 1; o += TEAMS) {\n            Pack<V> weight"),
+        "fp32", "for (int o = W::STAGED + team; o < OUT; o", "for (int o = W::STAGED + team; o < OUT - 1; o"),
     "cross_entropy, smoothing": ("fp32", "- smoothing / (REAL)K - target", "- target"),
     "warp_most": ("fp32", "x = other > x || other != other ? other : x;", "x += other;", "region_step"),
     # sums.cuh

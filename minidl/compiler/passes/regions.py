@@ -13,8 +13,6 @@ from ...ops.common.primitives import PRIMITIVES
 from ...ops.common.region import Region, Step, Value
 from ..program import Call, Program, Slot, replace
 
-MAX_IMAGES = 512                           # with more images, gradients of linear layers are no part of a region
-
 REGIONAL = [name for name, known in PRIMITIVES.items() if known.line]
 
 # What to try, the largest first: everything, or only the linear layers at the end.
@@ -76,7 +74,7 @@ def _members(program: Program, names: frozenset[str]) -> list[Call]:
 def _fits(call: Call, n: int, made: set[Slot]) -> bool:
     """Whether a call's arguments are as its primitive's roles say, for n images; no parameter is `made`."""
     roles = call.known.takes
-    if call.options or len(roles) != len(call.arguments) or (n > MAX_IMAGES and _is_product(call)):
+    if call.options or len(roles) != len(call.arguments):
         return False
     of_images = [a for a, role in zip(call.arguments, roles, strict=True) if role in "il"]
     if call.name == "reshape":             # of a value of the region: a region makes no result in its inputs' memory
@@ -86,11 +84,6 @@ def _fits(call: Call, n: int, made: set[Slot]) -> bool:
     parameters = [a for a, role in zip(call.arguments, roles, strict=True) if role == "p"]
     return (all(isinstance(a, Slot) and a.shape[:1] == (n,) for a in of_images)
             and all(a is None or (isinstance(a, Slot) and a not in made) for a in parameters))
-
-
-def _is_product(call: Call) -> bool:
-    """Whether a call is a product over images: with many of those, a kernel of its own is faster."""
-    return call.name == "linear_grad_w" or (call.name == "conv2d_grad_w" and call.arguments[0].shape[2:] == (1, 1))
 
 
 def _region(program: Program, members: list[Call]) -> tuple[Region, list[Slot], list[Slot]]:

@@ -24,7 +24,7 @@ from ...common.sources import (
     struct,
 )
 from .compiling import alone, dry, is_captured, is_dry
-from .device import cache_bytes, compiler_version, compute_capability, most_shared, multiprocessors
+from .device import cache_bytes, compiler_version, compute_capability, most_shared, multiprocessors, shared_of
 from .grid import THREADS, blocks, lanes_per_row, spread
 from .kernels import MAX_ELEMENTS, Arguments, Kernel, by_value, generated, kernel
 from .memory import empty, flat, fresh, lasting, memory_of, one_order, ones_like, owns
@@ -37,5 +37,5 @@ __all__ = [
     "Kernel", "Plan", "alone", "best", "blocks", "by_value", "cache_bytes", "compiler_version", "compute_capability",
     "dense", "dry", "empty", "flat", "fresh", "generated", "is_captured", "is_dry", "kernel", "lanes_per_row",
     "lasting", "memory_of", "most_shared", "multiprocessors", "one_order", "ones_like", "options", "owns",
-    "parameters", "pasted", "prepare", "real", "refuse", "source", "spread", "struct",
+    "parameters", "pasted", "prepare", "real", "refuse", "shared_of", "source", "spread", "struct",
 ]

@@ -14,7 +14,13 @@ def _attribute(name: str) -> Callable[[], int]:
 
 multiprocessors = _attribute("MultiProcessorCount")
 most_shared = _attribute("MaxSharedMemoryPerBlockOptin")       # bytes of shared memory that one block may ask for
+RESERVED = 1024                                                # bytes of it that each block takes in addition
 cache_bytes = _attribute("L2CacheSize")                        # of the cache that all multiprocessors share
+
+
+def shared_of(blocks: int) -> int:
+    """Bytes of shared memory that each may ask for of so many blocks that one multiprocessor runs at once."""
+    return (most_shared() + RESERVED) // blocks - RESERVED
 
 
 @functools.cache

@@ -17,14 +17,23 @@ from .emit import Emitted, emit
 
 __all__ = ["can_region_step", "region_step"]
 
-THREADS = 640                              # of a block that has a multiprocessor to itself
 SUM_THREADS, SUM_TILES = 256, 6144         # of sums, and numbers in shared memory: as in sums.cuh
-IMAGES = 8                                 # of a block, up to which this is faster than kernels that share them all out
 
 
-def constants() -> tuple[launch.Constant, ...]:
+class Size(NamedTuple):
+    """Of the blocks that take an image each."""
+
+    at_once: int                           # on a multiprocessor
+    threads: int
+    images: int                            # one after the other, up to which other kernels are not faster
+
+
+ALONE, BESIDE = Size(1, 640, 8), Size(2, 320, 12)      # beside another block: one works while the other waits
+
+
+def constants(threads: int) -> tuple[launch.Constant, ...]:
     """Of a generated source."""
-    return launch.real(np.dtype("float32")), ("THREADS_PER_BLOCK", THREADS), *launch.POISON
+    return launch.real(np.dtype("float32")), ("THREADS_PER_BLOCK", threads), *launch.POISON
 
 
 class Generated(NamedTuple):
@@ -34,19 +43,22 @@ class Generated(NamedTuple):
     step: launch.Kernel
     sums: launch.Kernel
     blocks: int
+    threads: int
 
 
 @functools.lru_cache(maxsize=64)
 def _generated(region: Region) -> Generated | None:
-    if region.n > IMAGES * launch.multiprocessors():
-        return None
-    blocks = min(region.n, launch.multiprocessors())
-    emitted = emit(region, blocks, THREADS, launch.most_shared() // 4)
-    if emitted is None:
-        return None
-    text = launch.pasted("region_step.cu", emitted.text, set())
-    step, sums = (launch.generated("region_step.cu", text, name, *constants()) for name in ("region_step", "sums"))
-    return Generated(emitted, step, sums, blocks)
+    for size in (BESIDE, ALONE) if region.n > launch.multiprocessors() else (ALONE,):
+        blocks = min(region.n, size.at_once * launch.multiprocessors())
+        if region.n > size.images * size.at_once * launch.multiprocessors():
+            continue
+        emitted = emit(region, blocks, size.threads, launch.shared_of(size.at_once) // 4, size.at_once)
+        if emitted is not None:
+            text = launch.pasted("region_step.cu", emitted.text, set())
+            step, sums = (launch.generated("region_step.cu", text, name, *constants(size.threads))
+                          for name in ("region_step", "sums"))
+            return Generated(emitted, step, sums, blocks, size.threads)
+    return None
 
 
 def can_region_step(region: Region) -> bool:
@@ -63,7 +75,7 @@ def region_step(region: Region, *arrays: cupy.ndarray) -> tuple[Array, ...]:
     found = {f"a{value.number}": array for value, array in zip(region.inputs, arrays)}
     for made in emitted.sums, emitted.outputs:       # gradients first: an output of their size may not take their place
         found |= {name: launch.empty(shape, np.dtype("float32")) for name, shape in made.items()}
-    kernels.step((kernels.blocks,), (THREADS,), *map(found.__getitem__, (*emitted.inputs, *emitted.outputs)),
+    kernels.step((kernels.blocks,), (kernels.threads,), *map(found.__getitem__, (*emitted.inputs, *emitted.outputs)),
               shared=emitted.shared * 4)
     kernels.sums((emitted.blocks,), (SUM_THREADS,), *map(found.__getitem__, (*emitted.terms, *emitted.sums)),
               shared=SUM_TILES * 4)

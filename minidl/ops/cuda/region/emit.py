@@ -31,9 +31,9 @@ class Emitted(NamedTuple):
     results: tuple[str, ...]               # of the region, in order
 
 
-def emit(region: Region, blocks: int, threads: int, most: int) -> Emitted | None:
-    """The kernels for `blocks` blocks of `threads` threads, with at most `most` numbers in shared memory; None if there
-    are none."""
+def emit(region: Region, blocks: int, threads: int, most: int, at_once: int = 1) -> Emitted | None:
+    """The kernels for `blocks` blocks of `threads` threads, `at_once` of which a multiprocessor runs, with at most
+    `most` numbers in shared memory each; None if there are none."""
     source = Source(region, threads)
     try:
         for step in region.steps:
@@ -42,7 +42,7 @@ def emit(region: Region, blocks: int, threads: int, most: int) -> Emitted | None
         results = tuple(f"s{v.number}" if v in summed else source.store(v) for v in region.outputs)
         if sum(outputs * inputs for outputs, inputs in source.rows.values()) > MAX_WEIGHTS:
             return None
-        first, shared, inputs, outputs = _step(source, blocks, most)
+        first, shared, inputs, outputs = _step(source, blocks, most, at_once)
         second, last, terms = _sums(source, outputs)
     except Refused:
         return None
@@ -79,28 +79,53 @@ def _kernel(bounds: str, name: str, parameters: list[str], lines: list[str]) -> 
 '''
 
 
-def _memory(s: Source, most: int) -> tuple[list[str], list[str], list[str], int]:
-    """(lines that divide up shared memory and load filters, lines that load rows of weights, the values that are
-    written whole for each image, numbers in shared memory)"""
-    head, at = [*SHARED], 0
-    zeros, fresh = list[str](), list[str]()            # values with memory that is to stay zero; the others
+def _lives(s: Source) -> dict[Value, range]:
+    """The lines from a value's first to its last, if others may be in its memory before and after those."""
+    lives: dict[Value, range] = {}
+    for i, line in enumerate(s.lines):
+        for value in map(s.root, (*line.reads, *line.writes)):
+            lives[value] = range(lives[value].start if value in lives else i, i + 1)
+    return {value: life if s.fleeting(value) else range(len(s.lines)) for value, life in lives.items()}
+
+
+def placed(s: Source) -> dict[Value, range]:
+    """Where values are in shared memory. Those that no line needs at one time may be in one place."""
+    s.alias = {y: x for y, x in s.reshaped.items() if s.layouts[y].tight and s.layouts[x].tight}
+    lives = _lives(s)
+    for y, x in s.over.items():
+        alike = s.layouts[y].planes == s.layouts[s.root(x)].planes
+        if s.fleeting(y) and alike and lives[s.root(x)].stop == lives[y].start + 1:
+            s.alias[y] = s.root(x)
+    lives = _lives(s)
+    places: dict[Value, range] = {}
+    for value in sorted(lives, key=s.memory, reverse=True):
+        at = 0
+        for place in sorted((places[v] for v in places if _meet(lives[v], lives[value])), key=lambda r: r.start):
+            if at + s.memory(value) <= place.start:
+                break
+            at = max(at, place.stop)
+        places[value] = range(at, at + s.memory(value))
+    return places
+
+
+def _meet(a: range, b: range) -> bool:
+    return a.start < b.stop and b.start < a.stop
+
+
+def _memory(s: Source, places: dict[Value, range], most: int) -> tuple[list[str], list[str], int]:
+    """(lines that divide up shared memory and load filters, lines that load rows of weights, numbers in shared
+    memory)"""
+    head, at = [*SHARED], max((place.stop for place in places.values()), default=0)
     for value, layout in s.layouts.items():
-        c, *_, height, width = planes = layout.planes()
-        place = f"shared + {at}" if s.root(value) == value else f"v{s.root(value).number}.start"
-        head.append(f"Planes<{', '.join(map(str, planes))}> v{value.number} = {{{place}}};")
-        if s.root(value) == value:
-            size = -(-c * height * width // 4) * 4
-            zeros += [f"clear(v{value.number}.start, {size});"] if layout.partly or not layout.tight else []
-            fresh += [] if layout.partly else [f"v{value.number}"]
-            at += size
+        head.append(f"Planes<{', '.join(map(str, layout.planes))}> v{value.number} = "
+                    f"{{shared + {places[s.root(value)].start}}};")
+    zeros = [f"clear(v{value.number}.start, {len(place)});" for value, place in places.items() if not s.fleeting(value)]
     for value, (count, taps) in s.filters.items():
         head.append(f"REAL* f{value.number} = shared + {at};")
         at += count * (-(-taps // 4) * 4)
     for value, count in s.biases.items():
         head.append(f"REAL* b{value.number} = shared + {at};")
         at += -(-count // 4) * 4
-    head.append(f"REAL* scratch = shared + {at};")
-    at += s.scratch
     rows = []
     for value, (tall, wide) in s.rows.items():
         near = max(0, min(tall, (most - at) // wide)) if s.filters and wide % 4 == 0 else 0
@@ -112,31 +137,60 @@ def _memory(s: Source, most: int) -> tuple[list[str], list[str], list[str], int]
              for value, (count, taps) in s.filters.items()]
     head += [f"load_filters<1, {count}>(b{value.number}, a{value.number});" for value, count in s.biases.items()]
     head += ["end_copies();"] if s.filters else []
-    return head, rows, fresh, at
+    return head, rows, at
 
 
-def _step(s: Source, blocks: int, most: int) -> tuple[str, int, tuple[str, ...], dict[str, tuple[int, ...]]]:
+class Barriers:
+    """Puts one before a line that reads what was written since the last one, or writes where something was used."""
+
+    def __init__(self, s: Source, places: dict[Value, range]):
+        self.s, self.places = s, places
+        self.read, self.written = set[Value](), set[Value]()
+
+    def before(self, line: Line) -> list[str]:
+        """A line's text, after a barrier if it needs one."""
+        reads, writes = (set(map(self.s.root, values)) for values in (line.reads, line.writes))
+        needed = self._meet(self.written, reads | writes) or self._meet(self.read, writes)
+        if needed:
+            self.passed()
+        self.read |= reads
+        self.written |= writes
+        return ["__syncthreads();", line.text] if needed else [line.text]
+
+    def passed(self) -> None:
+        self.read.clear()
+        self.written.clear()
+
+    def _meet(self, some: set[Value], others: set[Value]) -> bool:
+        return any(_meet(self.places[a], self.places[b]) for a in some for b in others)
+
+
+def _step(s: Source, blocks: int, most: int,
+          at_once: int) -> tuple[str, int, tuple[str, ...], dict[str, tuple[int, ...]]]:
     """(the kernel `region_step`, its numbers in shared memory, the arrays that it takes and those that it writes)"""
     region = s.region
-    s.alias = {y: x for y, x in s.reshaped.items() if s.layouts[y].tight and s.layouts[x].tight}
-    head, rows, fresh, at = _memory(s, most)
-    body, read, written, waited = list[str](), set[Value](), set[Value](), not rows
+    places = placed(s)
+    head, rows, at = _memory(s, places, most)
+    barriers, made = Barriers(s, places), set[Value]()
+    body, waited = list[str](), not rows
     for i, line in enumerate(s.lines):
         if not waited and line.function in READS_ROWS:         # the first that reads weights
             waited = True
             body += ["await_copies<0>();", "__syncthreads();"]
-            read.clear()
-            written.clear()
+            barriers.passed()
         if not (line.function == "copy" and line.writes[0] in s.alias):
-            body += _with_barrier(s, line, read, written)
+            fresh = [v for v in line.writes if s.root(v) not in made and not s.layouts[v].partly]
+            body += [f"unwritten({', '.join(f'v{v.number}' for v in fresh)});"] if fresh else []
+            body += barriers.before(line)
+        made |= set(map(s.root, line.writes))
         if i == 0 and s.filters:                       # after the image, which is needed first, as filters are
             body += ["if (first) {", *(f"    {text}" for text in (*rows, "end_copies();", "await_copies<1>();")), "}"]
         for value in (v for v in line.writes if v in s.stored):
-            store = Line("store_image", f"(o{value.number} + image * {s.size(value)}, v{value.number})", (value,))
-            body += _with_barrier(s, store, read, written)
+            body += barriers.before(
+                Line("store_image", f"(o{value.number} + image * {s.size(value)}, v{value.number})", (value,)))
     labels = [value for value in region.inputs if region.dtypes[value.number] == "int64"]
     body = ["bool first = image == blockIdx.x;", *(f"int l{v.number} = as_int(a{v.number}[image]);" for v in labels),
-            "__syncthreads();", f"unwritten({', '.join(('scratch', str(s.scratch), *fresh))});", *body]
+            "__syncthreads();", *body]
     words = set().union(*map(_words, (*head, *body)))
     inputs = [v for v in region.inputs if f"a{v.number}" in words]
     outputs: dict[str, tuple[int, ...]] = {f"o{v.number}": (region.n, s.size(v)) for v in s.stored}
@@ -144,22 +198,10 @@ def _step(s: Source, blocks: int, most: int) -> tuple[str, int, tuple[str, ...],
     ctype = {"float32": "REAL", "int64": "long long"}
     loop = [f"for (int image = blockIdx.x; image < {region.n}; image += gridDim.x) {{",
             *(f"    {line}" for line in body), "}"]
-    text = _kernel("THREADS_PER_BLOCK, 1", "region_step", [
+    text = _kernel(f"THREADS_PER_BLOCK, {at_once}", "region_step", [
         *(f"const {ctype[region.dtypes[v.number]]}* a{v.number}" for v in inputs),
         *(f"REAL* {name}" for name in outputs)], [*head, *loop])
     return text, at, tuple(f"a{v.number}" for v in inputs), outputs
-
-
-def _with_barrier(s: Source, line: Line, read: set[Value], written: set[Value]) -> list[str]:
-    """A line's text, after a barrier if it reads what was written since the last one, or writes what was read."""
-    reads, writes = (set(map(s.root, values)) for values in (line.reads, line.writes))
-    meets = written & (reads | writes) or read & writes
-    if meets:
-        read.clear()
-        written.clear()
-    read |= reads
-    written |= writes
-    return ["__syncthreads();", line.text] if meets else [line.text]
 
 
 def _words(text: str) -> set[str]:

@@ -3,17 +3,20 @@ sums for each sum over images."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...common.geometry import ConvGeometry
 from ...common.region import Region, Step, Value
 
-MAPS = 2                                   # maps whose filters' gradients a thread sums up
+MAPS = 2                                   # of a thread, in convolutions of several planes and in gradients of filters
 MAX_TAPS = 36                              # of a filter, which a thread keeps in registers
+NULL = "(REAL*)0"
 
 
 class Refused(Exception):
@@ -42,41 +45,59 @@ class Line(NamedTuple):
         return f"{self.function}{self.given};"
 
 
+Place = tuple[int, int, int]               # of a value: plane, row and column
+
+
 @dataclass
 class Layout:
-    """How a value is stored in shared memory: c planes of h x w, with room around them for reads beyond them."""
+    """How a value is stored in shared memory: c planes of h x w, with room beside them for reads beyond them."""
 
     c: int
     h: int
     w: int
     dense: bool = False                    # a function reads it as one row
     partly: bool = False                   # the function that writes it leaves zeros as they are
-    top: int = 0
     left: int = 0
-    bottom: int = 0                        # rows and columns that are read, counted from the first value
-    right: int = 0
-    readers: list[Callable[[int, int], list[int]]] = field(default_factory=list)   # (ph, pw) -> where lanes read fours
+    right: int = 0                         # columns that are read, counted from the first value
+    reads: list[list[Place]] = field(default_factory=list)     # where a warp's lanes read four numbers each
 
     @property
     def tight(self) -> bool:
-        """Whether there is no room around the values."""
-        return self.planes()[3:] == (0, 0, self.h, self.w)
+        """Whether there is nothing between the values."""
+        return self.planes[-1] == self.h * self.w
 
+    @property
+    def room(self) -> bool:
+        """Whether columns are read that have no value: zeros."""
+        return self.left > 0 or self.right > self.w
+
+    @functools.cached_property             # all that reads the value is known by then
     def planes(self) -> tuple[int, ...]:
-        """Template arguments of Planes; rows are as wide as lets lanes read from different banks."""
-        height, width = self.top + max(self.h, self.bottom), self.left + max(self.w, self.right)
-        if self.readers:
-            width = min(range(width + -width % 4, width + 32, 4), key=lambda pw: (
-                sum(_transactions(reader(height, pw)) for reader in self.readers), pw))
-        if self.dense and (height, width) != (self.h, self.w):
+        """Template arguments of Planes; rows and planes are as far apart as lets lanes read from different banks."""
+        width = self.left + max(self.w, self.right)
+        if self.room and self.dense:
             raise Refused
-        return self.c, self.h, self.w, self.top, self.left, height, width
+        found = width, 0, self.h * width
+        if self.reads and not self.dense and (width % 4 == 0 or self.room):
+            found = min(_spacings(self.h, width + -width % 4), key=lambda s: (_transactions(self.reads, *s), s[-1]))
+        return self.c, self.h, self.w, self.left, *found
 
 
-def _transactions(places: list[int]) -> int:
-    """How often shared memory is read for a warp's loads of fours: a quarter of it at once, each bank once."""
-    quarters = ({place // 4 for place in places[i:i + 8]} for i in range(0, 32, 8))
-    return sum(max(Counter(place % 8 for place in quarter).values()) for quarter in quarters)
+def _spacings(height: int, width: int) -> Iterator[tuple[int, int, int]]:
+    """Numbers in a row, behind every second one, and in a plane."""
+    for row, skew, more in itertools.product(range(width, width + 16, 4), range(0, 32, 4), range(0, 32, 4)):
+        yield row, skew, height * row + height // 2 * skew + more
+
+
+def _transactions(reads: list[list[Place]], row: int, skew: int, plane: int) -> int:
+    """How often shared memory is read for a warp's loads of fours: a quarter of it at once, each bank once, and two
+    quarters at once if few numbers are wanted."""
+    total = 0
+    for places in reads:
+        fours = [(c * plane + i * row + i // 2 * skew + j) // 4 for c, i, j in places]
+        quarters = [set(fours)] * 2 if len(set(fours)) <= 4 else [set(fours[i:i + 8]) for i in range(0, 32, 8)]
+        total += sum(max(Counter(four % 8 for four in quarter).values()) for quarter in quarters)
+    return total
 
 
 @dataclass
@@ -88,14 +109,14 @@ class Source:
     lines: list[Line] = field(default_factory=list)
     layouts: dict[Value, Layout] = field(default_factory=dict)
     reshaped: dict[Value, Value] = field(default_factory=dict)              # values and those they have the numbers of
-    alias: dict[Value, Value] = field(default_factory=dict)                 # of these, the ones in the others' places
+    over: dict[Value, Value] = field(default_factory=dict)                  # results, and what they may be written over
+    alias: dict[Value, Value] = field(default_factory=dict)                 # values, and those in whose places they are
     filters: dict[Value, tuple[int, int]] = field(default_factory=dict)     # (filters, taps) in shared memory
     biases: dict[Value, int] = field(default_factory=dict)                  # of convolutions: their sizes
     stored: list[Value] = field(default_factory=list)                       # values of images that others read
     parts: dict[Value, int] = field(default_factory=dict)                   # sums over a block's images: their sizes
     jobs: list[Job] = field(default_factory=list)
     rows: dict[Value, tuple[int, int]] = field(default_factory=dict)        # of linear layers: outputs and inputs
-    scratch: int = 0
 
     def layout(self, value: Value) -> Layout:
         """The layout of a value; an input is loaded into shared memory at its first use."""
@@ -109,16 +130,25 @@ class Source:
                 self.call("load_image", "", value, f"a{value.number} + image * {self.size(value)}", out=value)
         return self.layouts[value]
 
-    def new(self, like: Value) -> Value:
-        """A value that no step gives, of the same shape as one that does."""
-        layout = self.layout(like)
+    def new(self, c: int, h: int = 1, w: int = 1) -> Value:
+        """A value that no step gives."""
         value = Value(len(self.region.shapes) + len(self.layouts))
-        self.layouts[value] = Layout(layout.c, layout.h, layout.w)
+        self.layouts[value] = Layout(c, h, w)
         return value
 
     def size(self, value: Value) -> int:
         layout = self.layout(value)
         return layout.c * layout.h * layout.w
+
+    def memory(self, value: Value) -> int:
+        """Numbers of shared memory that a value takes, in fours."""
+        c, *_, plane = self.layouts[value].planes
+        return -(-c * plane // 4) * 4
+
+    def fleeting(self, value: Value) -> bool:
+        """Whether all that is read of a value's memory is written for each image."""
+        layout = self.layouts[value]
+        return not layout.room and not layout.partly
 
     def root(self, value: Value) -> Value:
         """The value whose memory this one uses."""
@@ -127,15 +157,16 @@ class Source:
         return value
 
     def call(self, function: str, template: str, *arguments: Value | str, out: Value | None = None,
-             scratch: int = 0) -> None:
-        """A line that reads the Values among its arguments and writes `out` and `scratch` numbers of scratch."""
+             scratch: int | None = None) -> None:
+        """A line that reads the Values among its arguments and writes `out`; its last argument, if `scratch` is given,
+        is memory for as many numbers as that, or null for 0."""
         values = [a for a in arguments if isinstance(a, Value)]
         for value in values:
             self.layout(value)
-        self.scratch = max(self.scratch, -(-scratch // 4) * 4)
-        work = (SCRATCH,) if scratch else ()
+        work = (self.new(scratch),) if scratch else ()
+        memory = [] if scratch is None else [f"v{work[0].number}.start" if work else NULL]
         self.lines.append(Line(
-            function, f"{f'<{template}>' if template else ''}({', '.join(map(_word, arguments))})",
+            function, f"{f'<{template}>' if template else ''}({', '.join([*map(_word, arguments), *memory])})",
             (*(value for value in values if value != out), *work), (*((out,) if out else ()), *work)))
 
     def store(self, value: Value) -> str:
@@ -155,16 +186,15 @@ class Source:
     def bias(self, b: Value | None) -> str:
         """A convolution's bias, in shared memory."""
         if b is None:
-            return "(const REAL*)0"
+            return NULL
         self.biases[b] = self.region.shapes[b.number][0]
         return f"b{b.number}"
 
     def teams(self, items: int, most: int) -> int:
-        """How many teams of threads share out sums: `items` sums in all, each in at most `most` pieces."""
-        return max(1, min(self.threads // items, most))
-
-
-SCRATCH = Value(-1)
+        """How many teams of threads share out sums: `items` sums in all, each of `most` terms. No more than leave the
+        busiest team as few of them."""
+        terms = -(-most // max(1, min(self.threads // items, most)))
+        return -(-most // terms)
 
 
 def _word(a: Value | str) -> str:
@@ -176,7 +206,7 @@ def _act(name: str | None) -> str:
 
 
 def _array(value: Value | None) -> str:
-    return "(const REAL*)0" if value is None else f"a{value.number}"
+    return NULL if value is None else f"a{value.number}"
 
 
 # ---------------------------------------------------------------- convolution
@@ -196,21 +226,22 @@ def _convolved(s: Source, x: Value, w: Value, b: Value | None, y: Value, act: st
     if min(top, left) < 0:
         raise Refused
     source, out = s.layout(x), s.layout(y)
-    _reads_windows(source, out.h, out.w, g.kh, g.kw, top, left)
+    _reads_windows(source, out.w, g.kw, left)
     s.filters[w] = g.m * g.c, g.kh * g.kw
     across, down = -(-out.w // 4), -(-out.h // 2)
     tiles = [divmod(lane % (down * across), across) for lane in range(32)]
-    source.readers.append(lambda ph, pw: [2 * i * pw + 4 * j for i, j in tiles])
-    items = down * across * out.c
+    source.reads.append([(0, 2 * i, 4 * j) for i, j in tiles])
+    maps = min(MAPS, out.c) if source.c > 1 else 1
+    items = down * across * -(-out.c // maps)
     teams = s.teams(items, source.c)
-    s.call("conv", f"{_act(act)}, {g.kh}, {g.kw}, {top}, {left}, {str(mirror).lower()}, {teams}",
-           x, f"f{w.number}", s.bias(b), y, "scratch", out=y, scratch=8 * items * teams if teams > 1 else 0)
+    s.call("conv", f"{_act(act)}, {g.kh}, {g.kw}, {top}, {left}, {str(mirror).lower()}, {maps}, {teams}",
+           x, f"f{w.number}", s.bias(b), y, out=y,
+           scratch=8 * maps * (items + -items % 32 + 4) * teams if teams > 1 else 0)
 
 
-def _reads_windows(layout: Layout, oh: int, ow: int, kh: int, kw: int, top: int, left: int) -> None:
-    """Windows kh x kw under oh x ow outputs, in tiles of 2 x 4, are read from a value, four columns at a time."""
-    layout.top, layout.left = max(layout.top, top), max(layout.left, left)
-    layout.bottom = max(layout.bottom, oh + oh % 2 + kh - 1 - top)
+def _reads_windows(layout: Layout, ow: int, kw: int, left: int) -> None:
+    """Windows kw wide under ow outputs, in tiles of 4, are read from a value, four columns at a time."""
+    layout.left = max(layout.left, left)
     layout.right = max(layout.right, ow + -ow % 4 - 4 + kw + 3 + -(kw + 3) % 4 - left)
 
 
@@ -219,7 +250,7 @@ def _linear(s: Source, x: Value, w: Value, b: Value | None, y: Value, act: str |
     inputs, outputs = s.size(x), s.size(y)
     s.rows[w] = outputs, inputs
     teams = s.teams(32 * outputs, -(-inputs // 128))
-    s.call("linear", f"{_act(act)}, {teams}", x, f"w{w.number}", _array(b), y, "scratch", out=y,
+    s.call("linear", f"{_act(act)}, {teams}", x, f"w{w.number}", _array(b), y, out=y,
            scratch=outputs * teams if teams > 1 else 0)
 
 
@@ -227,7 +258,7 @@ def _linear_back(s: Source, gy: Value, w: Value, gx: Value, y: Value | None, act
     size = s.size(gx)
     s.rows[w] = s.size(gy), size
     teams = s.teams(size // 4 if size % 4 == 0 else size, s.size(gy))
-    s.call("linear_grad_x", f"{_act(act)}, {teams}", gy, f"w{w.number}", y or gx, gx, "scratch", out=gx,
+    s.call("linear_grad_x", f"{_act(act)}, {teams}", gy, f"w{w.number}", y or gx, gx, out=gx,
            scratch=size * teams)
 
 
@@ -258,15 +289,17 @@ def _grad_w(s: Source, gy: Value, x: Value, g: ConvGeometry, out: Value) -> None
     if _whole(g):
         return _product(s, gy, x, out)
     source, gradients = s.layout(x), s.layout(gy)
-    _reads_windows(source, g.oh, g.ow, g.kh, g.kw, g.top, g.left)
+    _reads_windows(source, g.ow, g.kw, g.left)
     gradients.right = max(gradients.right, g.ow + -g.ow % 4)
-    lines = [divmod(lane % (g.c * g.kh), g.kh) for lane in range(32)]
-    source.readers.append(lambda ph, pw: [(c * ph + p) * pw for c, p in lines])
+    each = g.c * g.kh
+    lines = [(lane // each, *divmod(lane % each, g.kh)) for lane in range(32)]
+    source.reads += [[(c, i + p, 0) for _, c, p in lines] for i in range(2)]
+    gradients.reads.append([(min(group * MAPS, g.m - 1), 0, 0) for group, *_ in lines])
     size = g.m * g.c * g.kh * g.kw
     items = g.c * g.kh * -(-g.m // MAPS)
     teams = s.teams(items, g.oh)
     s.call("conv_grad_w", f"{g.kh}, {g.kw}, {g.top}, {g.left}, {MAPS}, {teams}", gy, x, s.part(out, size), "first",
-           "scratch", scratch=size * teams if teams > 1 else 0)
+           scratch=size * teams if teams > 1 else 0)
 
 
 def conv2d_grad_b(s: Source, step: Step) -> None:
@@ -279,13 +312,14 @@ def _grad_b(s: Source, gy: Value, out: Value) -> None:
         s.jobs.append(Job(out, None, s.store(gy), 1.0))
         return
     teams = s.teams(32 * layout.c, layout.h)
-    s.call("conv_grad_b", f"{teams}", gy, s.part(out, layout.c), "first", "scratch",
+    s.call("conv_grad_b", f"{teams}", gy, s.part(out, layout.c), "first",
            scratch=layout.c * teams if teams > 1 else 0)
 
 
 def conv2d_act_pool_grad_wb(s: Source, step: Step) -> None:
     gp, y, x, g, act, pooling = step.arguments
-    gz = s.new(y)
+    layout = s.layout(y)
+    gz = s.new(layout.c, layout.h, layout.w)
     _unpooled(s, gp, y, pooling, act, gz)
     _grad_w(s, gz, x, g, step.results[0])
     _grad_b(s, gz, step.results[1])
@@ -336,6 +370,9 @@ def _unpooled(s: Source, gy: Value, y: Value | None, g: ConvGeometry, act: str |
         raise Refused
     s.layout(out).partly = (g.oh * g.kh, g.ow * g.kw) != (g.h, g.w)
     s.call("avg_pool_grad", f"{_act(act)}, {g.kh}, {g.kw}", gy, y or out, out, out=out)
+    if y is not None:
+        s.over[out] = y
+        s.layout(out).reads = s.layout(y).reads    # so that their rows are as far apart
 
 
 def activation(s: Source, step: Step) -> None:

@@ -12,19 +12,31 @@
 constexpr int T = THREADS_PER_BLOCK, WARPS = T / 32;
 static_assert(T % 32 == 0, "THREADS_PER_BLOCK must be a multiple of a warp's 32 threads");
 
-// C planes of H x W, each in PH rows of PW with TOP rows above and LEFT columns before it; all around there are zeros.
-template <int C_, int H_, int W_, int TOP_, int LEFT_, int PH_, int PW_> struct Planes {
-    static constexpr int C = C_, H = H_, W = W_, TOP = TOP_, LEFT = LEFT_, PH = PH_, PW = PW_, SIZE = C * H * W;
-    static constexpr bool DENSE = PH == H && PW == W;
+// C planes of H x W, each PLANE numbers, in rows of PW with LEFT columns before it, and SKEW more numbers behind every
+// second row. Columns that are read but have no value hold zeros.
+template <int C_, int H_, int W_, int LEFT_, int PW_, int SKEW_, int PLANE_> struct Planes {
+    static constexpr int C = C_, H = H_, W = W_, LEFT = LEFT_, PW = PW_, SKEW = SKEW_, PLANE = PLANE_, SIZE = C * H * W;
+    static constexpr bool DENSE = PLANE == H * W;
     REAL* start;
 
-    __device__ __forceinline__ REAL* at(int c, int i, int j) const {
-        return start + (c * PH + i + TOP) * PW + j + LEFT;
-    }
+    // How much further row k is than row 0, and row i + k than an even row i.
+    static __host__ __device__ constexpr int row(int k) { return k * PW + (k - (k & 1)) / 2 * SKEW; }
+    __device__ __forceinline__ REAL* at(int c, int i, int j) const { return start + c * PLANE + row(i) + j + LEFT; }
     __device__ __forceinline__ REAL& operator[](int k) const {  // by its place among the values alone
         return DENSE ? start[k] : *at(k / (H * W), k / W % H, k % W);
     }
 };
+
+// The thread's number, asked for anew: what one function computes of it is not kept in registers for the next image.
+__device__ __forceinline__ int thread() {
+#if __CUDA_ARCH__
+    int x;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+    return x;
+#else
+    return threadIdx.x;
+#endif
+}
 
 struct identity {
     static __device__ __forceinline__ REAL value(REAL x) { return x; }
@@ -55,6 +67,9 @@ template <int V, int N> __device__ __forceinline__ void load(REAL* to, const REA
     for (int i = 0; i < N; i += V) *(Pack<V>*)&to[i] = *(const Pack<V>*)&from[i];
 }
 
+// Numbers between two sums of one item, so that threads read sums of neighbouring outputs from different banks.
+__host__ __device__ constexpr int apart(int items) { return up(items, 32) + 4; }
+
 // How many columns can be loaded at once, from one at a multiple of 4 on, of planes whose padding is LEFT.
 template <class X, int LEFT> __host__ __device__ constexpr int together() {
     return X::PW % 4 == 0 && (X::LEFT - LEFT) % 4 == 0 ? 4 : X::PW % 2 == 0 && (X::LEFT - LEFT) % 2 == 0 ? 2 : 1;
@@ -62,18 +77,18 @@ template <class X, int LEFT> __host__ __device__ constexpr int together() {
 
 // ---------------------------------------------------------------- in and out
 __device__ __forceinline__ void clear(REAL* memory, int size) {  // a multiple of 4
-    for (int i = threadIdx.x * 4; i < size; i += T * 4) *(Pack<4>*)&memory[i] = Pack<4>();
+    for (int i = thread() * 4; i < size; i += T * 4) *(Pack<4>*)&memory[i] = Pack<4>();
 }
 
-// Before an image, with -DPOISON: fills `scratch` and the values, but not the room around them, with NaN. So a read of
-// what was not written for this image is seen.
-template <class... X> __device__ __forceinline__ void unwritten(REAL* scratch, int size, const X... values) {
+// Before values are written, with -DPOISON: fills them, but not the room around them, with NaN. So a read of what was not
+// written for this image is seen, or of what was there before, if other values had the same memory.
+template <class... X> __device__ __forceinline__ void unwritten(const X... values) {
 #ifdef POISON
-    auto spoil = [](auto values, int size) {
-        for (int k = threadIdx.x; k < size; k += T) values[k] = __int_as_float(0x7fffffff);
+    auto spoil = [](auto value) {
+        for (int k = thread(); k < value.SIZE; k += T) value[k] = __int_as_float(0x7fffffff);
     };
-    spoil(scratch, size);
-    (spoil(values, X::SIZE), ...);
+    __syncthreads();
+    (spoil(values), ...);
     __syncthreads();
 #endif
 }
@@ -81,67 +96,87 @@ template <class... X> __device__ __forceinline__ void unwritten(REAL* scratch, i
 // Filters (maps, taps) from global memory, each on a multiple of 4 elements. They have arrived once each thread has
 // called end_copies and await_copies, and after the next barrier.
 template <int MAPS, int TAPS> __device__ __forceinline__ void load_filters(REAL* to, const REAL* w) {
-    for (int i = threadIdx.x; i < MAPS * TAPS; i += T) start_copy(&to[i / TAPS * up(TAPS, 4) + i % TAPS], &w[i], true);
+    for (int m = thread() / 32; m < MAPS; m += WARPS)
+        for (int t = thread() % 32; t < TAPS; t += 32) start_copy(&to[m * up(TAPS, 4) + t], &w[m * TAPS + t], true);
 }
 
 template <class X> __device__ __forceinline__ void load_image(const X x, const REAL* from) {
-#pragma unroll 4
-    for (int k = threadIdx.x; k < X::SIZE; k += T) x[k] = from[k];
+    constexpr int EACH = (X::SIZE + T - 1) / T;
+#pragma unroll(EACH < 16 ? EACH : 4)
+    for (int k = thread(); k < X::SIZE; k += T) x[k] = from[k];
 }
 
 template <class X> __device__ __forceinline__ void store_image(REAL* to, const X x) {
-    for (int k = threadIdx.x; k < X::SIZE; k += T) to[k] = x[k];
+    for (int k = thread(); k < X::SIZE; k += T) to[k] = x[k];
 }
 
 template <class X, class Y> __device__ __forceinline__ void copy(const X x, const Y y) {
-    for (int k = threadIdx.x; k < X::SIZE; k += T) y[k] = x[k];
+    for (int k = thread(); k < X::SIZE; k += T) y[k] = x[k];
 }
 
 // ---------------------------------------------------------------- convolution, stride 1
 // y of x (TOP, LEFT: the padding), with bias and activation; or MIRROR, the dx of a convolution, as the same sum over
-// gy with filters turned round. A thread owns 2 x 4 outputs of one map; teams share out the source planes.
+// gy with filters turned round. A thread owns 2 x 4 outputs of M maps; teams share out the source planes. Rows above and
+// below x are left out; where there are such, threads of one row of outputs are neighbours, so that a warp leaves out
+// the same.
 // filters: [map of y][plane of x] or, MIRROR, [plane of x][map of y], KH * KW up to fours.
-template <class ACTIVATE, int KH, int KW, int TOP, int LEFT, bool MIRROR, int TEAMS, class X, class Y>
+template <class ACTIVATE, int KH, int KW, int TOP, int LEFT, bool MIRROR, int M, int TEAMS, class X, class Y>
 __device__ __forceinline__ void conv(const X x, const REAL* filters, const REAL* b, const Y y, REAL* scratch) {
-    constexpr int ACROSS = (Y::W + 3) / 4, TILES = (Y::H + 1) / 2 * ACROSS, ITEMS = TILES * Y::C;
-    constexpr int TAPS = up(KH * KW, 4), N = up(KW + 3, 4);
-    for (int at = threadIdx.x; at < ITEMS * TEAMS; at += T) {
-        int team = at / ITEMS, item = at - team * ITEMS;
-        int m = item / TILES, tile = item - m * TILES, i = tile / ACROSS * 2, j = tile % ACROSS * 4;
-        REAL sum[8] = {}, bias = b ? b[m] : (REAL)0;
+    constexpr int ACROSS = (Y::W + 3) / 4, DOWN = (Y::H + 1) / 2, GROUPS = (Y::C + M - 1) / M, TILES = DOWN * ACROSS;
+    constexpr int ITEMS = TILES * GROUPS, STEP = apart(ITEMS), TAPS = up(KH * KW, 4), N = up(KW + 3, 4);
+    constexpr bool BEYOND = TOP > 0 || 2 * DOWN + KH - 1 - TOP > X::H;
+    for (int at = thread(); at < ITEMS * TEAMS; at += T) {
+        int row, team, group, j;
+        if (BEYOND)
+            row = at / (TEAMS * GROUPS * ACROSS), team = at / (GROUPS * ACROSS) % TEAMS, group = at / ACROSS % GROUPS;
+        else
+            team = at / ITEMS, group = at / TILES % GROUPS, row = at / ACROSS % DOWN;
+        int i = row * 2, m = group * M, item = group * TILES + row * ACROSS + at % ACROSS;
+        j = at % ACROSS * 4;
+        REAL sum[M][8] = {};
 #pragma unroll 1
         for (int c = team; c < X::C; c += TEAMS) {
-            REAL weight[TAPS];
-            load<4, TAPS>(weight, filters + (MIRROR ? c * Y::C + m : m * X::C + c) * TAPS);
-            const REAL* rows = x.at(c, i - TOP, j - LEFT);
+            REAL weight[M][TAPS];
+#pragma unroll
+            for (int f = 0; f < M; ++f) {
+                int map = M == 1 ? m : imin(m + f, Y::C - 1);
+                load<4, TAPS>(weight[f], filters + (MIRROR ? c * Y::C + map : map * X::C + c) * TAPS);
+            }
+            const REAL* pixels = x.at(c, 0, j - LEFT) + row * X::row(2);
 #pragma unroll
             for (int r = 0; r <= KH; ++r) {
+                if (BEYOND && (unsigned)(i + r - TOP) >= (unsigned)X::H) continue;
                 REAL pixel[N];
-                load<together<X, LEFT>(), N>(pixel, rows + r * X::PW);
+                load<together<X, LEFT>(), N>(pixel, pixels + X::row(r - TOP));
 #pragma unroll
                 for (int q = 0; q < KW; ++q)
 #pragma unroll
-                    for (int e = 0; e < 8; ++e) {
-                        int p = r - e / 4, t = p * KW + q;
-                        if (p >= 0 && p < KH) sum[e] += weight[MIRROR ? KH * KW - 1 - t : t] * pixel[q + e % 4];
-                    }
+                    for (int f = 0; f < M; ++f)
+#pragma unroll
+                        for (int e = 0; e < 8; ++e) {
+                            int p = r - e / 4, t = p * KW + q;
+                            if (p >= 0 && p < KH)
+                                sum[f][e] += weight[f][MIRROR ? KH * KW - 1 - t : t] * pixel[q + e % 4];
+                        }
             }
         }
 #pragma unroll
-        for (int e = 0; e < 8; ++e)
-            if (TEAMS > 1)
-                scratch[(team * 8 + e) * ITEMS + item] = sum[e];
-            else if (i + e / 4 < Y::H && j + e % 4 < Y::W)
-                *y.at(m, i + e / 4, j + e % 4) = ACTIVATE::value(sum[e] + bias);
+        for (int f = 0; f < M; ++f)
+#pragma unroll
+            for (int e = 0; e < 8; ++e)
+                if (TEAMS > 1)
+                    scratch[((team * M + f) * 8 + e) * STEP + item] = sum[f][e];
+                else if (m + f < Y::C && i + e / 4 < Y::H && j + e % 4 < Y::W)
+                    *y.at(m + f, i + e / 4, j + e % 4) = ACTIVATE::value(sum[f][e] + (b ? b[m + f] : (REAL)0));
     }
     if (TEAMS == 1) return;
     __syncthreads();
-    for (int k = threadIdx.x; k < Y::SIZE; k += T) {
+    for (int k = thread(); k < Y::SIZE; k += T) {
         int m = k / (Y::H * Y::W), i = k / Y::W % Y::H, j = k % Y::W;
         REAL total = b ? b[m] : (REAL)0;
-        const REAL* sums = scratch + (i % 2 * 4 + j % 4) * ITEMS + m * TILES + i / 2 * ACROSS + j / 4;
+        const REAL* sums = scratch + (m % M * 8 + i % 2 * 4 + j % 4) * STEP + m / M * TILES + i / 2 * ACROSS + j / 4;
 #pragma unroll
-        for (int team = 0; team < TEAMS; ++team) total += sums[team * 8 * ITEMS];
+        for (int team = 0; team < TEAMS; ++team) total += sums[team * M * 8 * STEP];
         y[k] = ACTIVATE::value(total);
     }
 }
@@ -152,12 +187,14 @@ template <int KH, int KW, int TOP, int LEFT, int TM, int TEAMS, class X, class G
 __device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, bool first, REAL* scratch) {
     constexpr int LINES = X::C * KH, ITEMS = LINES * ((G::C + TM - 1) / TM), N = up(KW + 3, 4),
                   SIZE = G::C * LINES * KW;
-    for (int at = threadIdx.x; at < ITEMS * TEAMS; at += T) {
+    constexpr bool BEYOND = TOP > 0 || G::H + KH - 1 - TOP > X::H;
+    for (int at = thread(); at < ITEMS * TEAMS; at += T) {
         int team = at / ITEMS, item = at - team * ITEMS;
         int group = item / LINES, line = item - group * LINES, c = line / KH, p = line % KH;
         REAL sum[TM][KW] = {};
 #pragma unroll 1
         for (int i = team; i < G::H; i += TEAMS) {
+            if (BEYOND && (unsigned)(i + p - TOP) >= (unsigned)X::H) continue;
             const REAL* pixels = x.at(c, i + p - TOP, -LEFT);
             REAL pixel[N];
             load<together<X, LEFT>(), N - 4>(pixel + 4, pixels);
@@ -192,7 +229,7 @@ __device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, b
     }
     if (TEAMS == 1) return;
     __syncthreads();
-    for (int k = threadIdx.x; k < SIZE; k += T) {
+    for (int k = thread(); k < SIZE; k += T) {
         REAL total = first ? (REAL)0 : part[k];
 #pragma unroll 8
         for (int team = 0; team < TEAMS; ++team) total += scratch[team * SIZE + k];
@@ -203,13 +240,13 @@ __device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, b
 // part (maps of gy): as conv_grad_w. A warp owns a map; teams share out its numbers.
 template <int TEAMS, class G>
 __device__ __forceinline__ void conv_grad_b(const G gy, REAL* part, bool first, REAL* scratch) {
-    for (int at = threadIdx.x / 32; at < G::C * TEAMS; at += WARPS) {
+    for (int at = thread() / 32; at < G::C * TEAMS; at += WARPS) {
         int m = at % G::C, team = at / G::C;
         REAL sum = 0;
 #pragma unroll 8
-        for (int k = team * 32 + threadIdx.x % 32; k < G::H * G::W; k += TEAMS * 32) sum += gy[m * G::H * G::W + k];
+        for (int k = team * 32 + thread() % 32; k < G::H * G::W; k += TEAMS * 32) sum += gy[m * G::H * G::W + k];
         sum = warp_sum(sum);
-        if (threadIdx.x % 32) continue;
+        if (thread() % 32) continue;
         if (TEAMS > 1)
             scratch[at] = sum;
         else
@@ -217,7 +254,7 @@ __device__ __forceinline__ void conv_grad_b(const G gy, REAL* part, bool first, 
     }
     if (TEAMS == 1) return;
     __syncthreads();
-    for (int m = threadIdx.x; m < G::C; m += T) {
+    for (int m = thread(); m < G::C; m += T) {
         REAL total = first ? (REAL)0 : part[m];
         for (int team = 0; team < TEAMS; ++team) total += scratch[team * G::C + m];
         part[m] = total;
@@ -227,11 +264,11 @@ __device__ __forceinline__ void conv_grad_b(const G gy, REAL* part, bool first, 
 // ---------------------------------------------------------------- pooling and activation
 template <int KH, int KW, int SH, int SW, class X, class Y>
 __device__ __forceinline__ void avg_pool(const X x, const Y y) {
-    for (int k = threadIdx.x; k < Y::SIZE; k += T) {
-        const REAL* window = x.at(k / (Y::H * Y::W), k / Y::W % Y::H * SH, k % Y::W * SW);
+    for (int k = thread(); k < Y::SIZE; k += T) {
+        int c = k / (Y::H * Y::W), i = k / Y::W % Y::H * SH, j = k % Y::W * SW;
         REAL sum = 0;
 #pragma unroll
-        for (int e = 0; e < KH * KW; ++e) sum += window[e / KW * X::PW + e % KW];
+        for (int e = 0; e < KH * KW; ++e) sum += *x.at(c, i + e / KW, j + e % KW);
         y[k] = sum * (REAL)(1.0 / (KH * KW));
     }
 }
@@ -240,7 +277,7 @@ __device__ __forceinline__ void avg_pool(const X x, const Y y) {
 // windows gx is not written: the kernel clears it once, and it stays zero.
 template <class ACTIVATE, int KH, int KW, class G, class Y, class X>
 __device__ __forceinline__ void avg_pool_grad(const G gy, const Y y, const X gx) {
-    for (int k = threadIdx.x; k < G::SIZE; k += T) {
+    for (int k = thread(); k < G::SIZE; k += T) {
         int c = k / (G::H * G::W), i = k / G::W % G::H * KH, j = k % G::W * KW;
         REAL g = gy[k] * (REAL)(1.0 / (KH * KW));
 #pragma unroll
@@ -250,56 +287,62 @@ __device__ __forceinline__ void avg_pool_grad(const G gy, const Y y, const X gx)
 }
 
 template <class ACTIVATE, class X, class Y> __device__ __forceinline__ void activate(const X x, const Y y) {
-    for (int k = threadIdx.x; k < X::SIZE; k += T) y[k] = ACTIVATE::value(x[k]);
+    for (int k = thread(); k < X::SIZE; k += T) y[k] = ACTIVATE::value(x[k]);
 }
 
 template <class ACTIVATE, class G, class Y, class X>
 __device__ __forceinline__ void activate_grad(const G gy, const Y y, const X gx) {
-    for (int k = threadIdx.x; k < G::SIZE; k += T) gx[k] = ACTIVATE::grad(gy[k], y[k]);
+    for (int k = thread(); k < G::SIZE; k += T) gx[k] = ACTIVATE::grad(gy[k], y[k]);
 }
 
 // ---------------------------------------------------------------- linear
 // Weights (outputs, IN) in global memory; the first STAGED rows, for which there was room, have been copied to shared.
-template <int IN, int STAGED> struct Rows {
+template <int IN_, int STAGED_> struct Rows {
+    static constexpr int IN = IN_, STAGED = STAGED_;
     REAL* near;
     const REAL* far;
-
-    __device__ __forceinline__ const REAL* operator[](int o) const { return o < STAGED ? near + o * IN : far + o * IN; }
 };
 
 // They arrive as filters do.
 template <int IN, int STAGED> __device__ __forceinline__ void load_rows(const Rows<IN, STAGED> w) {
     constexpr int V = IN % 4 == 0 ? 4 : 1;
-    for (int i = threadIdx.x * V; i < STAGED * IN; i += T * V)
+    for (int i = thread() * V; i < STAGED * IN; i += T * V)
         start_copy((Pack<V>*)(w.near + i), (const Pack<V>*)(w.far + i), true);
 }
 
-// y = w x + b. A warp owns ROWS outputs at a time; its lanes, and teams of warps, share out the inputs.
+// y = w x + b. A warp owns ROWS outputs at a time; its lanes, and teams of warps, share out the inputs. The last ROWS
+// begin early if there are fewer.
 template <class ACTIVATE, int TEAMS, class X, class Y, class W>
 __device__ __forceinline__ void linear(const X x, const W w, const REAL* b, const Y y, REAL* scratch) {
     static_assert(X::DENSE, "linear reads a dense value");
     constexpr int IN = X::SIZE, OUT = Y::SIZE, V = IN % 4 == 0 ? 4 : 1, ROWS = least(6, (OUT + WARPS - 1) / WARPS);
-    constexpr int GROUPS = (OUT + ROWS - 1) / ROWS, UNROLL = ROWS > 4 ? 1 : 8 / ROWS;
-    int lane = threadIdx.x % 32;
-    for (int at = threadIdx.x / 32; at < GROUPS * TEAMS; at += WARPS) {
-        int team = at / GROUPS, o = (at - team * GROUPS) * ROWS;
+    constexpr int GROUPS = (OUT + ROWS - 1) / ROWS, UNROLL = least(4, 6 / ROWS);
+    int lane = thread() % 32;
+    for (int at = thread() / 32; at < GROUPS * TEAMS; at += WARPS) {
+        int team = at / GROUPS, first = (at - team * GROUPS) * ROWS, o = imin(first, OUT - ROWS);
         REAL sum[ROWS] = {}, mine = b && !team ? b[imin(o + lane, OUT - 1)] : (REAL)0;  // a lane ends with one output
+        auto multiply = [&](const REAL* rows) {
 #pragma unroll(UNROLL)
-        for (int k = (team * 32 + lane) * V; k < IN; k += TEAMS * 32 * V) {
-            Pack<V> given = *(const Pack<V>*)&x.start[k], weight[ROWS];
+            for (int k = (team * 32 + lane) * V; k < IN; k += TEAMS * 32 * V) {
+                Pack<V> given = *(const Pack<V>*)&x.start[k], weight[ROWS];
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) weight[r] = *(const Pack<V>*)&w[imin(o + r, OUT - 1)][k];
+                for (int r = 0; r < ROWS; ++r) weight[r] = *(const Pack<V>*)&rows[r * IN + k];
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r)
+                for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-                for (int v = 0; v < V; ++v) sum[r] += weight[r].v[v] * given.v[v];
-        }
+                    for (int v = 0; v < V; ++v) sum[r] += weight[r].v[v] * given.v[v];
+            }
+        };
+        if (o + ROWS <= W::STAGED)
+            multiply(w.near + o * IN);
+        else
+            multiply(w.far + o * IN);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             REAL total = warp_sum(sum[r]);
             if (lane == r) mine += total;
         }
-        if (lane >= ROWS || o + lane >= OUT) continue;
+        if (lane >= ROWS || o + lane < first) continue;
         if (TEAMS > 1)
             scratch[team * OUT + o + lane] = mine;
         else
@@ -307,32 +350,37 @@ __device__ __forceinline__ void linear(const X x, const W w, const REAL* b, cons
     }
     if (TEAMS == 1) return;
     __syncthreads();
-    for (int o = threadIdx.x; o < OUT; o += T) {
+    for (int o = thread(); o < OUT; o += T) {
         REAL total = 0;
         for (int team = 0; team < TEAMS; ++team) total += scratch[team * OUT + o];
         y[o] = ACTIVATE::value(total);
     }
 }
 
-// gx = gy w, through an activation that gave y. A thread owns V inputs; teams share out the outputs.
+// gx = gy w, through an activation that gave y. A thread owns V inputs; teams share out the outputs, in order, but those
+// whose rows are far first, since they take longest.
 template <class ACTIVATE, int TEAMS, class G, class Y, class X, class W>
 __device__ __forceinline__ void linear_grad_x(const G gy, const W w, const Y y, const X gx, REAL* scratch) {
     constexpr int IN = X::SIZE, OUT = G::SIZE, V = IN % 4 == 0 ? 4 : 1, ITEMS = IN / V;
-    for (int at = threadIdx.x; at < ITEMS * TEAMS; at += T) {
+    for (int at = thread(); at < ITEMS * TEAMS; at += T) {
         int team = at / ITEMS, k = (at - team * ITEMS) * V;
         Pack<V> sum = {};
-#pragma unroll 8
-        for (int o = team; o < OUT; o += TEAMS) {
-            Pack<V> weight = *(const Pack<V>*)&w[o][k];
+        auto add = [&](int o, const REAL* row) {
+            Pack<V> weight = *(const Pack<V>*)&row[k];
             REAL gradient = gy[o];
 #pragma unroll
             for (int v = 0; v < V; ++v) sum.v[v] += weight.v[v] * gradient;
-        }
+        };
+#pragma unroll 8
+        for (int o = W::STAGED + team; o < OUT; o += TEAMS) add(o, w.far + o * IN);
+#pragma unroll 8
+        for (int o = team; o < W::STAGED; o += TEAMS) add(o, w.near + o * IN);
         *(Pack<V>*)&scratch[team * IN + k] = sum;
     }
     __syncthreads();
-    for (int k = threadIdx.x; k < IN; k += T) {
+    for (int k = thread(); k < IN; k += T) {
         REAL total = 0;
+#pragma unroll 8
         for (int team = 0; team < TEAMS; ++team) total += scratch[team * IN + k];
         gx[k] = ACTIVATE::grad(total, y[k]);
     }
@@ -349,20 +397,20 @@ template <class X, class Y>
 __device__ __forceinline__ void cross_entropy(const X x, int label, REAL* loss, const Y gx, REAL smoothing,
                                               REAL scale) {
     constexpr int K = X::SIZE;
-    if (threadIdx.x >= 32) return;
+    if (thread() >= 32) return;
     bool is_class = (unsigned)label < (unsigned)K;
-    REAL nan = __int_as_float(0x7fffffff), top = x[imin(threadIdx.x, K - 1)], total = 0, mean = 0;
-    for (int k = threadIdx.x + 32; k < K; k += 32) top = x[k] > top || x[k] != x[k] ? x[k] : top;
+    REAL nan = __int_as_float(0x7fffffff), top = x[imin(thread(), K - 1)], total = 0, mean = 0;
+    for (int k = thread() + 32; k < K; k += 32) top = x[k] > top || x[k] != x[k] ? x[k] : top;
     top = warp_most(top);
-    for (int k = threadIdx.x; k < K; k += 32) {
+    for (int k = thread(); k < K; k += 32) {
         total += exp(x[k] - top);
         mean += x[k];
     }
     total = warp_sum(total);
     REAL log_sum = log(total) + top, keep = (REAL)1 - smoothing;
     mean = smoothing != (REAL)0 ? smoothing * (warp_sum(mean) / (REAL)K - log_sum) : (REAL)0;
-    if (threadIdx.x == 0) *loss = is_class ? keep * (log_sum - x[label]) - mean : nan;
-    for (int k = threadIdx.x; k < K; k += 32) {
+    if (thread() == 0) *loss = is_class ? keep * (log_sum - x[label]) - mean : nan;
+    for (int k = thread(); k < K; k += 32) {
         REAL target = !is_class ? nan : k == label ? keep : (REAL)0;
         gx[k] = (exp(x[k] - log_sum) - smoothing / (REAL)K - target) * scale;
     }
