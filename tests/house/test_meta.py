@@ -72,6 +72,7 @@ def test_every_primitive_has_a_row_and_every_row_a_primitive(backend: str) -> No
     if backend == "cuda":
         pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
     room = importlib.import_module(f"minidl.ops.{backend}")
+    assert hasattr(room, "to_nhwc")                    # the CPU's primitives by pattern are made when one is named
     found = {name for name, value in vars(room).items() if callable(value) and name[0] != "_"
              and not isinstance(value, type) and getattr(value, "__module__", "") != "typing"}
     assert found - {"ahead", "can_region_step", "stores_half", "takes_nhwc"} == set(PRIMITIVES)

@@ -13,7 +13,6 @@ from .. import launch
 REGISTERS, MAX_REGISTERS = 65536, 255      # for all threads, and of one
 MAX_THREADS, MAX_BLOCKS = 2048, 16         # resident at a time
 LANES = 128                                # that issue at a time: four schedulers, a warp each
-BLOCK_BYTES = 1024                         # of shared memory that a block takes in addition to what it requests
 
 # A scheduler with w warps is as slow as w + this: they hide each other's waiting
 HIDDEN_WARPS = 0.75
@@ -49,7 +48,7 @@ def fits_registers(numbers: int, threads: int) -> bool:
 def resident_blocks(threads: int, numbers: int, shared: int) -> int:
     """Blocks that share a multiprocessor, by their registers and bytes of shared memory."""
     registers = min(round_up(numbers, 8), REGISTERS // threads)
-    return max(1, min(launch.most_shared() // (shared + BLOCK_BYTES), REGISTERS // (registers * threads),
+    return max(1, min(launch.most_shared() // (shared + launch.RESERVED), REGISTERS // (registers * threads),
                       MAX_THREADS // threads, MAX_BLOCKS))
 
 

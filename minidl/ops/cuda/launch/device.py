@@ -18,11 +18,6 @@ RESERVED = 1024                                                # bytes of it tha
 cache_bytes = _attribute("L2CacheSize")                        # of the cache that all multiprocessors share
 
 
-def shared_of(blocks: int) -> int:
-    """Bytes of shared memory that each may ask for of so many blocks that one multiprocessor runs at once."""
-    return (most_shared() + RESERVED) // blocks - RESERVED
-
-
 @functools.cache
 def compute_capability() -> int:
     """10 times major plus minor: 90 for 9.0."""

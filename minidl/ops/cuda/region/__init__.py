@@ -28,7 +28,7 @@ class Size(NamedTuple):
     images: int                            # one after the other, up to which other kernels are not faster
 
 
-ALONE, BESIDE = Size(1, 640, 8), Size(2, 320, 12)      # beside another block: one works while the other waits
+WHOLE, HALF = Size(1, 640, 8), Size(2, 320, 12)       # of a multiprocessor
 
 
 def constants(threads: int) -> tuple[launch.Constant, ...]:
@@ -48,11 +48,12 @@ class Generated(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _generated(region: Region) -> Generated | None:
-    for size in (BESIDE, ALONE) if region.n > launch.multiprocessors() else (ALONE,):
+    for size in (HALF, WHOLE) if region.n > launch.multiprocessors() else (WHOLE,):
         blocks = min(region.n, size.at_once * launch.multiprocessors())
         if region.n > size.images * size.at_once * launch.multiprocessors():
             continue
-        emitted = emit(region, blocks, size.threads, launch.shared_of(size.at_once) // 4, size.at_once)
+        shared = (launch.most_shared() + launch.RESERVED) // size.at_once - launch.RESERVED
+        emitted = emit(region, blocks, size.threads, shared // 4, size.at_once)
         if emitted is not None:
             text = launch.pasted("region_step.cu", emitted.text, set())
             step, sums = (launch.generated("region_step.cu", text, name, *constants(size.threads))

@@ -101,8 +101,8 @@ template <int MAPS, int TAPS> __device__ __forceinline__ void load_filters(REAL*
 }
 
 template <class X> __device__ __forceinline__ void load_image(const X x, const REAL* from) {
-    constexpr int EACH = (X::SIZE + T - 1) / T;
-#pragma unroll(EACH < 16 ? EACH : 4)
+    constexpr int PER_THREAD = (X::SIZE + T - 1) / T, UNROLL = PER_THREAD < 16 ? PER_THREAD : 4;
+#pragma unroll(UNROLL)
     for (int k = thread(); k < X::SIZE; k += T) x[k] = from[k];
 }
 

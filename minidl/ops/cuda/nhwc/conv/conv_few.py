@@ -10,7 +10,7 @@ import numpy as np
 from ....common.geometry.nhwc import C_TYPES
 from ... import launch
 from ...launch.tensor_maps import BYTES, tensor_map
-from .conv_tma import OWN, ROW, Patch, patches
+from .conv_tma import ROW, Patch, patches
 
 FILE = "nhwc/conv/conv_few.cu"
 FILTERS, SQUARES, THREADS_PER_BLOCK = 64, 2, 256
@@ -32,7 +32,7 @@ def _pixels(patch: Patch) -> int:
 
 def _fit(patch: Patch, taps: int, copied: int = 0) -> int:
     """Blocks in a multiprocessor's shared memory."""
-    return launch.most_shared() // (_shared(patch, taps, copied) + OWN)
+    return launch.most_shared() // (_shared(patch, taps, copied) + launch.RESERVED)
 
 
 def _blocks(dtype: np.dtype, pixels: int, wide: bool, folded: int) -> int:

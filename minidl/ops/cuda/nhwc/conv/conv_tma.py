@@ -16,7 +16,6 @@ from ...launch.tensor_maps import BYTES, MAX_BOX, tensor_map
 FILE = "nhwc/conv/conv_tma.cu"
 PATCHES, MIN_STAGES, THREADS_PER_BLOCK = 2, 3, 384
 ROW = 128                                  # bytes of a slab, of a pixel or a filter
-OWN = 1024                                 # bytes of shared memory that each block has in addition to what it requests
 
 
 class Tile(NamedTuple):
@@ -102,7 +101,7 @@ class Tiles(NamedTuple):
 
 def _stages(tile: Tile, patch: Patch) -> int:
     """Stages of filters that fit into shared memory in addition to the patches and the barriers."""
-    room = launch.most_shared() // tile.blocks - (tile.blocks - 1) * OWN
+    room = launch.most_shared() // tile.blocks - (tile.blocks - 1) * launch.RESERVED
     return min(tile.stages, (room - PATCHES * patch.shared() - 16 * (tile.stages + PATCHES)) // tile.stage)
 
 

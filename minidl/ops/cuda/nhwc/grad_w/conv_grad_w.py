@@ -22,7 +22,6 @@ PARTS_IN_TURN = 24                         # that one of its threads adds, if ot
 MOST_SPLITS = 1024
 # Each is for some shapes, as its `can` says: the first that can, and has a plan, computes the parts
 OWN = conv_few_grad_w, rows_grad_w, conv_grad_w_tma
-SYSTEM = 1024                              # bytes of shared memory that each block takes in addition to its own
 
 
 class Tile(NamedTuple):
@@ -111,7 +110,7 @@ def _cost(tile: Tile, g: ConvGeometry, grain: int) -> float:
 
 def _split(tile: Tile, tiles: int, chunks: int, shared: int) -> int:
     """How many parts the chunks are split into: turns of blocks that take the least time."""
-    fit = (launch.most_shared() + SYSTEM) // (shared + SYSTEM)
+    fit = (launch.most_shared() + launch.RESERVED) // (shared + launch.RESERVED)
     at_once = launch.multiprocessors() * min(tile.blocks, fit)
 
     def cost(splits: int) -> float:
