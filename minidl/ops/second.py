@@ -129,8 +129,9 @@ def _bare(value: object) -> Any:
 
 def again(node: Node) -> tuple[Taped, Backward]:
     """The primitives and the closure of a Node, on Tensors."""
-    k = Taped(node)
-    return k, _with(inspect.unwrap(node.backward), k)  # type: ignore[arg-type]  # not None: it runs now
+    k, given = Taped(node), node.backward
+    closure = _with(inspect.unwrap(given), k)          # type: ignore[arg-type]  # not None: it runs now
+    return k, getattr(given, "checks", lambda same: same)(closure)
 
 
 def _with(function: Callable[..., Any], k: Taped, around: dict[str, Any] | None = None) -> Callable[..., Any]:

@@ -161,7 +161,8 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
                        f"{COMMON}/conv/parts", f"{COMMON}/primitives", f"{COMMON}/curves", f"{COMMON}/geometry/sets",
                        f"{OPS}/create",
                        *FAMILIES)),
-    (f"{COMMON}/op", ("numpy", f"{CORE}/mode", f"{CORE}/tensor", f"{COMMON}/backend")),
+    (f"{COMMON}/checked", (f"{CORE}/tensor",)),
+    (f"{COMMON}/op", ("numpy", f"{CORE}/mode", f"{CORE}/tensor", f"{COMMON}/backend", f"{COMMON}/checked")),
     *((family, ("numpy", f"{CORE}/mode", f"{CORE}/tensor", f"{CORE}/rng", f"{COMMON}/op", f"{COMMON}/backend",
                 GEOMETRY, f"{COMMON}/conv/parts", f"{COMMON}/conv/own", f"{COMMON}/primitives", f"{COMMON}/curves",
                 f"{COMMON}/geometry/sets", *FAMILIES))

@@ -117,6 +117,14 @@ def elsewhere(t: Tensor) -> Tensor:
 
 MASKED = np.ma.masked_array([1.0, -999.0], mask=[False, True])
 
+
+def own_op(backward: Callable[[Any], Any]) -> None:
+    @minidl.op
+    def own(k: Any, x: Any) -> Any:
+        return k.neg(x), lambda gy, need: backward(gy)
+    own(Tensor(np.ones((2, 3), np.float32), requires_grad=True)).sum().backward()
+
+
 # what: (call, error, words)
 ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a line of a pattern that is no call": (lambda: patterns.line("y = f(x"), ValueError,
@@ -414,6 +422,10 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                       "arange: step is 0.0 but must be a number above or below 0"),
     "an op without a gradient": (lambda: minidl.op(same)(zeros(2, 3)), TypeError,
                                  r"same: its body returns one value \(ndarray\) but must return \(y, backward\)"),
+    "an op's gradients": (lambda: own_op(lambda gy: gy), TypeError,
+                          r"own: its backward returns one value \(ndarray\) but must return a tuple of 1: a gradient"),
+    "an op's gradient": (lambda: own_op(lambda gy: (gy[0],)), ValueError,
+                         r"own: its backward returns float32 of shape \(3,\) for input 0, which is float32 of shape "),
     "amax's axis": (lambda: zeros(2).amax(3), ValueError, r"amax: axis 3 is out of range for a Tensor of shape \(2,\)"),
     "amin's axis": (lambda: zeros(2).amin(True), ValueError, "amin: axis True is out of range for a Tensor of shape"),
     "compile of nothing": (lambda: minidl.compile(None), TypeError,  # type: ignore[arg-type]

@@ -7,7 +7,9 @@ import importlib.util
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,3 +156,47 @@ def test_an_op_of_ones_own_is_not_minidls() -> None:
         return k.neg(x), lambda gy, need: (k.neg(gy),)
     assert minidl.ops.OPS["relu"] is minidl.ops.relu
     assert relu(Tensor([1.0])).tolist() == [-1.0]
+
+
+UNLIKE: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
+    "not summed": (lambda k, gy, x, w: (k.mul(gy, w), k.mul(gy, x)), ValueError,
+                   r"scale: its backward returns float32 of shape \(4, 3\) for input 1, which is float32 of shape "
+                   r"\(3,\); sum over what was broadcast \(k.sum\), or convert \(k.cast\)"),
+    "summed too much": (lambda k, gy, x, w: (k.sum(k.mul(gy, w), (0,), False), None), ValueError,
+                        r"returns float32 of shape \(3,\) for input 0, which is float32 of shape \(4, 3\)"),
+    "another dtype": (lambda k, gy, x, w: (k.cast(k.mul(gy, w), "float64"), None), ValueError,
+                      "returns float64 of shape"),
+    "too few": (lambda k, gy, x, w: (k.mul(gy, w),), TypeError,
+                r"scale: its backward returns 1 values \(tuple\) but must return a tuple of 2: a gradient for each"),
+    "an array": (lambda k, gy, x, w: k.mul(gy, w), TypeError, r"its backward returns one value \(\w+\) but must"),
+}
+
+
+@pytest.mark.parametrize(("name", "way"), [*((name, "eager") for name in UNLIKE), ("not summed", "create_graph"),
+                                           ("not summed", "compiled")])
+def test_gradients_unlike_the_inputs_are_refused(name: str, way: str) -> None:
+    """One of a broadcast input that was not summed was added to .grad, wherever that broadcasts."""
+    gradients, error, message = UNLIKE[name]
+
+    @minidl.op
+    def scale(k: Any, x: Any, w: Any) -> Any:
+        def backward(gy: Any, need: Any) -> Any:
+            return gradients(k, gy, x, w)
+        return k.mul(x, w), backward
+    x, w = (Tensor(np.ones(shape, np.float32), requires_grad=True) for shape in ((4, 3), (3,)))
+
+    def step() -> None:
+        scale(x, w).sum().backward(create_graph=way == "create_graph")
+    with pytest.raises(error, match=message):
+        (minidl.compile(step) if way == "compiled" else step)()
+
+
+def test_gradients_that_nobody_wants_may_be_anything() -> None:
+    """Of labels, numbers, and inputs that do not require one."""
+    @minidl.op(index=("labels",), numbers=True)
+    def own(k: Any, x: Any, labels: Any, factor: Any) -> Any:
+        return k.mul(x, factor), lambda gy, need: [k.mul(gy, factor), 5, "none"]
+    x = Tensor(np.ones(2, np.float32), requires_grad=True)
+    own(x, Tensor([1, 0]), 3.0).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [3, 3]

@@ -65,6 +65,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     named = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
     optional = frozenset(i for i, p in enumerate(inputs_of) if p.default is None)
     integer = frozenset(i for i, p in enumerate(inputs_of) if p.name in index)
+    ours = body.__module__.startswith("minidl.")
 
     @wraps(body)
     def call(*inputs: Any, **options: Any) -> Tensor:
@@ -116,6 +117,10 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             raise _named(name, error, inputs) from error
         node = None
         if backward is not None and mode.grad and True in need:
+            if not ours:
+                from .checked import checks_of
+
+                backward = checks_of(name, arrays)(backward)
             node = Node(name, k, tuple(sources), tuple(need), backward, id(y))
         result = wrap(y, node)
         if view:

@@ -126,13 +126,12 @@ __device__ __forceinline__ void conv(const X x, const REAL* filters, const REAL*
     constexpr int ITEMS = TILES * GROUPS, STEP = apart(ITEMS), TAPS = up(KH * KW, 4), N = up(KW + 3, 4);
     constexpr bool BEYOND = TOP > 0 || 2 * DOWN + KH - 1 - TOP > X::H;
     for (int at = thread(); at < ITEMS * TEAMS; at += T) {
-        int row, team, group, j;
+        int row, team, group, j = at % ACROSS * 4;
         if (BEYOND)
             row = at / (TEAMS * GROUPS * ACROSS), team = at / (GROUPS * ACROSS) % TEAMS, group = at / ACROSS % GROUPS;
         else
             team = at / ITEMS, group = at / TILES % GROUPS, row = at / ACROSS % DOWN;
-        int i = row * 2, m = group * M, item = group * TILES + row * ACROSS + at % ACROSS;
-        j = at % ACROSS * 4;
+        int i = row * 2, m = group * M, item = group * TILES + row * ACROSS + j / 4;
         REAL sum[M][8] = {};
 #pragma unroll 1
         for (int c = team; c < X::C; c += TEAMS) {
