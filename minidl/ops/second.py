@@ -263,8 +263,8 @@ def _gelu_tanh_grad_x(gy: Tensor, x: Tensor) -> Tensor:
 @rule
 def _pow_grad_x(gy: Tensor, x: Tensor, p: Tensor | float) -> Tensor:
     if not isinstance(p, Tensor):
-        return gy * (x ** (p - 1 if p else 1) * p)
-    return gy * (x ** where(eq(p, 0), 1.0, p - 1) * p)
+        return gy * (x ** (p - 1 if p else 0) * p)
+    return gy * (x ** where(eq(p, 0), 0.0, p - 1) * p)
 
 
 @rule

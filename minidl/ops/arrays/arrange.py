@@ -62,6 +62,11 @@ def clone(k, x: Tensor):
     return k.copy(x), lambda gy, need: (gy,)
 
 
+def own(y: Tensor, x: Tensor) -> Tensor:
+    """y, or a copy if it has some of x's memory: a change of one would be one of both."""
+    return clone(y) if np.may_share_memory(y._data, x._data) else y
+
+
 @op(view=True)
 def expand(k, x: Tensor, *, shape: tuple[int, ...]):
     """x repeated to a shape that it broadcasts to, without a copy; -1 leaves a size as it is.
@@ -165,7 +170,7 @@ def flip(x: Tensor, axis: Axis = None) -> Tensor:
     [3.0, 2.0, 1.0]
     """
     axes = _axes("flip", x.shape, axis)
-    return getitem(x, tuple(slice(None, None, -1 if a in axes else None) for a in range(x.ndim)))
+    return own(getitem(x, tuple(slice(None, None, -1 if a in axes else None) for a in range(x.ndim))), x)
 
 
 @also

@@ -194,7 +194,7 @@ class Methods(Conversions, Operators):
                              "one for each axis")
         apart = reshape(self, shape=tuple(n for size in shape for n in (1, size)))
         wide = arrange.expand(apart, shape=tuple(n for pair in zip(counts, shape, strict=True) for n in pair))
-        return reshape(wide, shape=tuple(n * count for n, count in zip(shape, counts, strict=True)))
+        return arrange.own(reshape(wide, shape=tuple(n * count for n, count in zip(shape, counts, strict=True))), self)
 
     tile = repeat
 

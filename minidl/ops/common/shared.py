@@ -52,8 +52,8 @@ def zeros_like(x: Array) -> Array:
 
 
 def pow_grad_x(gy: Array, x: Array, p: Array) -> Array:
-    """p x^(p-1) gy; a zero exponent gives 0 even where x^(-1) is infinite."""
-    exponent = np.where(np.equal(p, 0), 1, np.subtract(p, 1)).astype(x.dtype)[()]   # CuPy takes no 0-d NumPy array
+    """p x^(p-1) gy; a zero exponent gives 0 whatever x is."""
+    exponent = np.where(np.equal(p, 0), 0, np.subtract(p, 1)).astype(x.dtype)[()]   # CuPy takes no 0-d NumPy array
     return gy * np.multiply(p, np.power(x, exponent))
 
 

@@ -4,7 +4,7 @@ of conv2d."""
 from __future__ import annotations
 
 from ...core.tensor import Tensor
-from ..arrays.arrange import pad, stack
+from ..arrays.arrange import own, pad, stack
 from ..arrays.indexing import getitem
 from ..arrays.shapes import reshape, transpose
 from ..common.geometry import Padding, Pair, Triple, around, conv_geometry, edges, is_int, pair, several
@@ -160,7 +160,7 @@ def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
         raise ValueError(f"pixel_shuffle: upscale_factor is {r!r} but must be an int of at least 1 whose square "
                          f"divides the {c} channels of x {x.shape}")
     apart = reshape(x, shape=(n, c // (r * r), r, r, h, w))
-    return reshape(transpose(apart, axes=(0, 1, 4, 2, 5, 3)), shape=(n, c // (r * r), h * r, w * r))
+    return own(reshape(transpose(apart, axes=(0, 1, 4, 2, 5, 3)), shape=(n, c // (r * r), h * r, w * r)), x)
 
 
 @also

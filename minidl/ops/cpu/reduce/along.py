@@ -52,10 +52,10 @@ def reduced(ufunc: np.ufunc, x: Array, axis: tuple[int, ...], keepdims: bool) ->
 
 def dots(x: Array, y: Array | None = None) -> Array:
     """The sum of x * y over the last axis; y of x's shape, or None for ones. It takes half the time of np.sum(x * y),
-    or less."""
+    or less. The result is no view: the caller may change x."""
     length = x.shape[-1]
     if length == 1:
-        return (x if y is None else x * y)[..., 0]
+        return x[..., 0].copy() if y is None else (x * y)[..., 0]
     count = -(-length // MAX_DOT_TERMS) or 1
     terms = MAX_DOT_TERMS if length % count else length // count
     whole = length // terms * terms if terms else 0

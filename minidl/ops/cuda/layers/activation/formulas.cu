@@ -74,7 +74,7 @@ __device__ __forceinline__ REAL bounded_grad(REAL gy, REAL x, REAL low, REAL hig
 
 // The derivatives of x^p, without gy: by x, and by p; that by p is 0 if x is 0 and p is not negative (y is then 0 or
 // 1).
-OF_TWO(power_derivative, z == (REAL)0 ? z * x : z * pow(x, z - (REAL)1))
+OF_TWO(power_derivative, z == (REAL)0 ? z : z * pow(x, z - (REAL)1))
 __device__ __forceinline__ REAL power_derivative_p(REAL x, REAL y, REAL, REAL) {
     return x == (REAL)0 && y <= (REAL)1 ? (REAL)0 : y * log(x);
 }
