@@ -168,6 +168,18 @@ def lends_memory(data: object) -> bool:
     return True
 
 
+def holds_float64(data: object) -> bool:
+    """Whether nested lists hold arrays or NumPy's numbers of float64; Python's floats have no dtype.
+
+    >>> holds_float64([[1.0, 2], (np.float64(3),)]), holds_float64([1.0, np.float32(2)])
+    (True, False)
+    """
+    if isinstance(data, (list, tuple)):
+        kinds = set(map(type, data)) - {float, int, bool}
+        return any(holds_float64(item) for item in data if type(item) in kinds) if kinds else False
+    return lends_memory(data) and np.asarray(data).dtype == np.float64
+
+
 def device_of(array: object) -> str:
     """Name the device that holds an array.
 

@@ -87,7 +87,7 @@ class Tensor(Attached):
             [6., 8.]], shape=(2, 2), dtype=float32, device=cpu)
     """
 
-    __slots__ = ("__weakref__", "_data", "_grad", "changed", "node", "requires_grad", "weights")
+    __slots__ = ("__weakref__", "_counted", "_data", "_grad", "changed", "node", "requires_grad", "weights")
 
     _data: Array
     _grad: Tensor | None
@@ -95,6 +95,7 @@ class Tensor(Attached):
     changed: list[Any]                     # [when its memory was last changed in place, by the tape's clock; then, if
                                            # others have shared it, weak references to all of them by id]
     weights: Tensor                        # of a loss that is a weighted mean: how much each label counts in it
+    _counted: tuple[Any, ...]              # of such weights: labels, weights of the classes, the ignored label
 
     def __init__(self, data: object, requires_grad: bool = False, device: str | None = None, dtype: DType = None):
         data = unwrapped(data)
@@ -109,7 +110,8 @@ class Tensor(Attached):
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"Tensor: {type(data).__name__} data do not become an array ({error}); pass numbers in "
                        "nested lists of equal lengths, and a NumPy dtype") from None
-        if dtype is None and array.dtype == np.float64 and not _device.lends_memory(data):
+        if dtype is None and array.dtype == np.float64 and not (
+                _device.lends_memory(data) or _device.holds_float64(data)):
             array = array.astype(np.float32)           # of Python floats
         if array.dtype.kind not in "biuf":
             raise TypeError(f"Tensor: data has dtype {array.dtype} but must be bool, integer or floating "

@@ -867,3 +867,60 @@ def test_an_array_takes_no_values_that_the_tape_would_lose() -> None:
     with minidl.no_grad():
         total += w
     np.testing.assert_array_equal(total, [6.0, 8.0])
+
+
+# ---------------------------------------------------------------- memory, masks, dtypes of lists
+@pytest.mark.parametrize("call", [
+    lambda x: x.flip(0), lambda x: x.flip((0, 1)), lambda x: x.repeat(1, 1), lambda x: x.repeat(2, 1),
+    lambda x: x[:1].repeat(3, 1), lambda x: x[:, :1].repeat(1, 2),
+    lambda x: ops.pixel_shuffle(x.reshape(1, 1, 2, 3), 1)])
+def test_what_is_no_view_in_pytorch_has_memory_of_its_own(call: Any) -> None:
+    """A change of the result would change x, and one of a repeated row all of them."""
+    x = Tensor(np.arange(6.0).reshape(2, 3))
+    y = call(x)
+    y[...] = -1.0
+    assert x.tolist() == [[0, 1, 2], [3, 4, 5]]
+    leaf = Tensor(np.ones((2, 3)), requires_grad=True)
+    call(leaf).sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.shape == (2, 3)
+
+
+def test_a_selection_by_a_mask_is_one_row() -> None:
+    """As in PyTorch, where x[mask] keeps the axes that the mask has not."""
+    x = Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    assert x.masked_select(Tensor([True, False, True])).tolist() == [1, 3, 4, 6]
+    assert x.masked_select(Tensor([[False], [True]])).tolist() == [4, 5, 6]
+    assert x[0].masked_select(x > 2).tolist() == [3, 1, 2, 3]
+    assert x.masked_select(x > 9).shape == (0,)
+    assert x.index_select(1, Tensor([2, 0])).tolist() == [[3, 1], [6, 4]]
+    assert x.index_select(0, [1]).tolist() == [[4, 5, 6]]  # type: ignore[arg-type]
+
+
+def test_any_and_all_of_nothing() -> None:
+    x = Tensor(np.zeros((0, 3))) > 1
+    assert (x.any().item(), x.all().item()) == (False, True)
+    assert (x.any(0).tolist(), x.all(0).tolist()) == ([False] * 3, [True] * 3)
+    assert (x.any(1).shape, x.all(0, keepdims=True).shape) == ((0,), (1, 3))
+    assert (x.any().dtype, x.all().dtype) == (np.bool_, np.bool_)
+
+
+def test_the_slope_of_a_zeroth_power_is_zero_everywhere() -> None:
+    for p in (0, Tensor(np.zeros(5))):
+        x = Tensor(np.array([np.inf, -np.inf, np.nan, 0.0, 2.0]), requires_grad=True)
+        (x ** p).sum().backward(create_graph=True)
+        assert x.grad is not None
+        assert x.grad.tolist() == [0] * 5
+        (x.grad.sum()).backward()
+        assert x.grad.tolist() == [0] * 5
+
+
+def test_lists_of_float64_are_float64() -> None:
+    """Python's floats have no dtype, NumPy's have; 16777217 is no float32."""
+    large = np.float64(16777217)
+    for given in ([large], [np.array([large])], [[1.0, large]], ([np.array(large)],), [1, large]):
+        assert Tensor(given).dtype == np.float64
+        assert np.max(Tensor(given).numpy()) == large
+    assert minidl.tensor([np.array([0.1])]).dtype == np.float64
+    for plain in ([1.0, 2], [np.float32(1), 2.0], [np.int64(1), 0.5], [[1.0]], []):
+        assert Tensor(plain).dtype == np.float32

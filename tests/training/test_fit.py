@@ -209,6 +209,22 @@ def test_a_loss_that_is_not_one_number_is_named(loss: Any, given: str, compiled:
 
 
 @both
+@pytest.mark.parametrize(("metric", "given"), [
+    (functools.partial(ops.cross_entropy, reduction="none"), r"a Tensor of shape \(8,\)"), (lambda o, t: None, "None"),
+    (lambda o, t: np.ones(3), r"an array of shape \(3,\)"), (lambda o, t: [1.0], "a list"), (lambda o, t: "1", "a str")],
+    ids=["tensor", "none", "array", "list", "text"])
+def test_a_metric_that_is_not_one_number_is_named(metric: Any, given: str, compiled: bool) -> None:
+    model, metrics = net(), {"right": lambda o, t: 1, "mine": metric}
+    said = f"^training: metric 'mine' is {given} but must be one number, the batch's mean; reduce it, as by .mean"
+    with pytest.raises(TypeError, match=said):
+        trained(model, metrics=metrics, compiled=compiled)
+    with pytest.raises(TypeError, match=said):
+        evaluate(model, [next(iter(loader(8)))], metrics=metrics)
+    with pytest.raises(TypeError, match=said):
+        RunningMetrics("cpu", metrics).update(Tensor(1.0), Tensor(np.zeros((8, 3), "f4")), Tensor([0] * 8))
+
+
+@both
 def test_a_loss_by_image_and_one_with_an_axis_are_means(compiled: bool) -> None:
     """Also of a last batch of one image."""
     def run(loss: Any) -> Any:
@@ -395,6 +411,10 @@ COUNTED: dict[str, tuple[Any, np.ndarray]] = {      # a loss, and labels
     "an expression": (lambda o, t: 1.0 - ops.cross_entropy(o, t, FACTORS) * -0.5, ignored(0.0, 1)),
     "beside a constant": (lambda o, t: (ops.cross_entropy(o, t, ignore_index=0) + FACTORS.mean()).mean() / 3.0,
                           ignored(0.7, 0)),
+    "two of the same labels": (lambda o, t: ops.cross_entropy(o, t, ignore_index=0) + 0.4 * ops.cross_entropy(
+        o * 0.5, t, ignore_index=0), ignored(0.7, 0)),
+    "two of the same labels and weights": (lambda o, t: ops.cross_entropy(o, t, FACTORS, ignore_index=2) * 0.5 + nll(
+        o, t, weight=FACTORS, ignore_index=2), ignored(0.4, 2)),
     "one in the last batch": (functools.partial(ops.cross_entropy, ignore_index=9), ignored(0.4, 9, count=33))}
 
 
@@ -427,6 +447,12 @@ def test_what_is_computed_of_a_weighted_mean_counts_as_it() -> None:
     assert scaled.weights is one.weights
     for value in (one + other, one * x, x.mean(), ops.cross_entropy(x, labels) * 2.0):
         assert not hasattr(value, "weights")
+    assert (one + ops.cross_entropy(x * 2.0, labels, ignore_index=0)).weights is not None
+    pixels = labels.reshape(1, 3)
+    of_pixels, again = (ops.cross_entropy(x.reshape(1, 3, 3), pixels, ignore_index=0) for _ in range(2))
+    assert (of_pixels + again).weights.tolist() == [0, 1, 1]
+    other_labels = ops.cross_entropy(x, labels.copy(), ignore_index=0)
+    assert not hasattr(one + other_labels, "weights")
 
 
 @both

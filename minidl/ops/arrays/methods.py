@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.mode import mode, note_change
-from ...core.tensor import Tensor
+from ...core.tensor import Tensor, as_tensor
 from ..common.geometry import is_int
 from ..common.op import also
 from ..layers.activation import log_softmax, one_axis, relu, sigmoid, softmax
@@ -69,6 +69,16 @@ def _size(t: Tensor) -> Size:
 def _mask(t: Tensor) -> Tensor:
     """Which values are not 0."""
     return t if t.dtype == np.bool_ else basic.ne(t, 0)
+
+
+def _decided(function: Callable[..., Tensor], name: str, x: Tensor, axis: Axis, keepdims: bool,
+             of_none: bool) -> Tensor:
+    """The largest or smallest mask along axes; along an empty one there is none."""
+    axes = _axes(name, x.shape, axis)
+    if all(x.shape[a] for a in axes):
+        return function(_mask(x), axis=axes, keepdims=keepdims)
+    nothing = x.sum(axis=axes, keepdims=keepdims)
+    return basic.eq(nothing, 0) if of_none else basic.ne(nothing, 0)
 
 
 def _unary(function: Callable[[Any], Tensor], says: str) -> Callable[[Tensor], Tensor]:
@@ -390,12 +400,12 @@ class Methods(Conversions, Operators):
         return statistics.logsumexp(self, axis, keepdims)
 
     def any(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Whether one of the values is not 0."""
-        return basic.max(_mask(self), axis=_axes("any", self.shape, axis), keepdims=keepdims)
+        """Whether one of the values is not 0: of none, no."""
+        return _decided(basic.max, "any", self, axis, keepdims, False)
 
     def all(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Whether no value is 0."""
-        return statistics.min(_mask(self), axis=_axes("all", self.shape, axis), keepdims=keepdims)
+        """Whether no value is 0: of none, yes."""
+        return _decided(statistics.min, "all", self, axis, keepdims, True)
 
     def prod(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """The product."""
@@ -412,14 +422,22 @@ class Methods(Conversions, Operators):
 
     def masked_fill(self: Tensor, mask: Tensor, value: float) -> Tensor:
         """The value where the mask holds, x elsewhere."""
-        return selection.where(mask, value, self)
+        condition, = _masks("masked_fill", mask)
+        return selection.where(condition, value, self)
 
     def masked_select(self: Tensor, mask: Tensor) -> Tensor:
-        """x[mask]."""
-        return getitem(self, mask)
+        """The values where the mask holds, in one row; x and mask are broadcast."""
+        _masks("masked_select", mask)
+        basic._broadcast("masked_select", self.shape, mask.shape)
+        shape = np.broadcast_shapes(self.shape, mask.shape)
+        return getitem(self.expand(shape), mask.expand(shape))
 
     def index_select(self: Tensor, axis: int, index: Tensor) -> Tensor:
-        """x[:, index] for axis 1."""
+        """x[:, index] for axis 1; index: integers, in one row."""
+        index = as_tensor(index)
+        if index.dtype.kind not in "iu" or index.ndim != 1:
+            raise TypeError(f"index_select: index has dtype {index.dtype} and shape {index.shape} but must be one row "
+                            "of integers; with a mask, use x[:, mask]")
         return getitem(self, (*(slice(None),) * one_axis("index_select", self.shape, axis), index))
 
     def gather(self: Tensor, axis: int, index: Tensor) -> Tensor:

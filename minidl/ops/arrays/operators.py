@@ -68,7 +68,7 @@ def setitem(x: Tensor, index: Index, value: Number) -> None:
     mark_changed((x,))
     try:
         k.setitem(x._data, place, array)
-    except (IndexError, ValueError) as error:
+    except (IndexError, ValueError, OverflowError) as error:
         raise type(error)(f"setitem: {error} (x {x.shape}, index {index!r}, value {_shape(array)}); the value must "
                           "fit the place") from None
 

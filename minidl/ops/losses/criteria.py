@@ -121,11 +121,12 @@ def _binary_cross_entropy_with_logits(k, x: Tensor, target: Tensor, pos_weight: 
     def backward(gy, need):
         gy = k.div(gy, count) if reduction == "mean" else gy
         gx = k.sub(k.mul(k.sub(1, target), k.sigmoid(x)), k.mul(k.mul(target, pos_weight), k.sigmoid(k.neg(x))))
-        gt = None
-        if need[1]:
+        gt = gw = None
+        if need[1] or need[2]:
             no, yes = losses()
             gt = k.mul(gy, k.sub(k.mul(yes, pos_weight), no))
-        return k.mul(gy, gx), gt, None
+            gw = k.sum_to(k.mul(gy, k.mul(target, yes)), pos_weight.shape)
+        return k.mul(gy, gx), gt, gw
     no, yes = losses()
     y = k.add(k.mul(k.sub(1, target), no), k.mul(k.mul(target, pos_weight), yes))
     if reduction != "none":

@@ -43,7 +43,7 @@ def nll(log_p: Tensor, labels: Tensor, weight: Tensor | None, reduction: str, ig
             if ignored is not None:
                 counts = where(eq(labels, ignored), 0.0, 1.0 if counts is None else counts)
         if counts is not None:
-            loss.weights = counts
+            loss.weights, counts._counted = counts, (labels, weight, ignored)
     return loss
 
 
@@ -55,6 +55,9 @@ def counting(name: str, logits: Tensor, labels: Tensor, weight: Tensor | None, i
     if weight is not None and not isinstance(weight, Tensor):
         raise TypeError(f"{name}: weight is a {type(weight).__name__} but must be a Tensor, one floating number for "
                         "each class; wrap it in minidl.Tensor(...)")
+    if weight is not None and weight.requires_grad:
+        raise ValueError(f"{name}: weight (shape {weight.shape}) requires a gradient, and the loss has none by it; "
+                         "pass weight.detach()")
     if weight is not None and weight.dtype != logits.dtype:
         raise TypeError(f"{name}: weight has dtype {weight.dtype} but logits {logits.dtype}; convert it with "
                         f".to(dtype='{logits.dtype}')")

@@ -17,7 +17,8 @@ __all__ = ["add_parts", "embedding_grad_w", "getitem", "getitem_grad_x", "one_ho
            "take_along_grad_x"]
 
 TERMS = 8                                  # of a sum that are added one by one; such sums are then added up in turn
-FEW_ROWS, MAX_TERMS = 16, 1 << 9           # rows whose sums are computed by products; terms of such a product
+FEW_ROWS, MAX_TERMS = 16, 1 << 13          # rows whose sums are computed by products; terms that are computed at once
+PRODUCT = 32                               # terms of one product: some BLAS add them one after the other
 FEW_VALUES = 1 << 17                       # gradients and sums, up to which one pass in float64 takes the least time
 MIN_PLACES = 1 << 11                       # of an index of all axes; more places are computed, in half the time
 MIN_TAKEN = 1 << 18                        # values from which on np.take is called: an index takes columns one by one
@@ -47,9 +48,14 @@ def _product(gy: Array, ids: Array, rows: int) -> Array | None:
     """Sums of rows as the product with a matrix of 0 and 1; None if gy is not finite: 0 times that would be NaN."""
     if not np.isfinite(gy).all():
         return None
-    ones = np.zeros((rows, len(ids)), gy.dtype)
-    ones[ids, np.arange(len(ids))] = 1
-    return np.matmul(ones, gy)
+    count, (n, d) = -(-len(ids) // PRODUCT), gy.shape
+    block, place = np.divmod(np.arange(n), PRODUCT)
+    ones, terms = np.zeros((count, rows, PRODUCT), gy.dtype), gy
+    ones[block, ids, place] = 1
+    if n % PRODUCT:
+        terms = np.zeros((count * PRODUCT, d), gy.dtype)
+        terms[:n] = gy
+    return sum(np.matmul(ones, terms.reshape(count, PRODUCT, d)), (0,))
 
 
 def embedding_grad_w(gy: Array, ids: Array, rows: int) -> Array:

@@ -52,7 +52,7 @@ def reduced(ufunc: np.ufunc, x: Array, axis: tuple[int, ...], keepdims: bool) ->
 
 def dots(x: Array, y: Array | None = None) -> Array:
     """The sum of x * y over the last axis; y of x's shape, or None for ones. It takes half the time of np.sum(x * y),
-    or less. The result is no view: the caller may change x."""
+    or less. The result is not a view: the caller may change x."""
     length = x.shape[-1]
     if length == 1:
         return x[..., 0].copy() if y is None else (x * y)[..., 0]
