@@ -75,7 +75,7 @@ def _groups_of(optimizer: Optimizer, state: Mapping[str, Any]) -> tuple[list[Map
         if mine != theirs:
             raise ValueError(f"{title}.load_state_dict: the groups have {mine} parameters but the state's have "
                              f"{theirs}; build the optimizer {WAY_OUT}")
-    # JSON has lists in place of tuples of numbers.
+    # Files of earlier versions have lists in place of tuples of numbers.
     return [{**group, **{name: tuple(group[name]) for name in numbers if isinstance(group[name], list)}}
             for group in groups], [order for _, order in matched]
 

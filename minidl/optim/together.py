@@ -80,10 +80,16 @@ class Together(Optimizer):
 
 
 def muon_and_adamw(params: Iterable[Tensor], lr: float, momentum: float, weight_decay: float) -> Together:
-    """Muon for matrices and filters, and AdamW at a twentieth of its rate for biases and scales."""
+    """Muon for matrices and filters, and AdamW at a twentieth of its rate for biases and scales; one of them alone for
+    a net that has only such parameters."""
     params = list(params)
-    return Together(Muon([p for p in params if p.ndim > 1], lr, weight_decay, momentum),
-                    AdamW([p for p in params if p.ndim < 2], lr / 20, weight_decay=0.0))
+    matrices, others = [p for p in params if p.ndim > 1], [p for p in params if p.ndim < 2]
+    optimizers: list[Optimizer] = []
+    if matrices or not others:             # Muon refuses a net without parameters
+        optimizers.append(Muon(matrices, lr, weight_decay, momentum))
+    if others:
+        optimizers.append(AdamW(others, lr / 20, weight_decay=0.0))
+    return Together(*optimizers)
 
 
 # What a recipe calls an optimizer, and the numbers that it uses instead of the recipe's, which are SGD's; None: it has

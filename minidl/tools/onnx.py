@@ -64,9 +64,13 @@ def export(net: Callable[..., Tensor | tuple[Tensor, ...]], path: str | os.PathL
         if not t.shape or t.shape[0] < 1 or t.shape[0] != inputs[0].shape[0]:
             raise ValueError(f"onnx.export: an example has shape {t.shape} but axis 0 must be the batch, of at least 1 "
                              "and the same for all; add the axis")
-    more = tuple(Tensor(to_device(np.concatenate([t.numpy(), t.numpy()[:1]]), t.device)) for t in inputs)
-    first, second = _Trace(net, inputs), _Trace(net, more)
-    graph = _Graph(onnx, first, second)
+
+    def batch(more: int) -> tuple[Tensor, ...]:
+        """The example, with its first `more` images once more. A trace knows values by their arrays: so each input has
+        memory of its own, also if one Tensor is given for several."""
+        return tuple(Tensor(to_device(np.concatenate([t.numpy(), t.numpy()[:more]]), t.device)) for t in inputs)
+
+    graph = _Graph(onnx, _Trace(net, batch(0)), _Trace(net, batch(1)))
     model = graph.model(net)
     try:
         onnx.checker.check_model(model, full_check=True)
@@ -123,15 +127,22 @@ class _Trace(Listener):
             self.arrays.append(array)
         return self.indices[id(array)]
 
+    def through(self, backend: ModuleType) -> _Primitives:
+        return _Primitives(self, backend)
+
     def run(self, name: str, body: Callable[..., Any], k: ModuleType, arrays: list[Any],
             options: dict[str, Any]) -> Any:
-        inputs = tuple(_Value(self.index(array)) if hasattr(array, "shape") else array for array in arrays)
-        y, backward = body(k, *arrays, **options)
-        self.indices.pop(id(y), None)          # an op may give its input back
+        y, backward = body(k.backend, *arrays, **options)
         plain = {option: value for option, value in options.items() if option != "algorithm"}      # of this machine
-        self.calls.append(_Call(name, inputs, plain, self.index(y)))
-        self.number = None if is_array(y) else self.calls[-1].result
+        self.note(name, arrays, plain, y)
         return y, backward
+
+    def note(self, name: str, arrays: list[Any], options: dict[str, Any], y: object) -> None:
+        """Add a call."""
+        inputs = tuple(_Value(self.index(array)) if hasattr(array, "shape") else array for array in arrays)
+        self.indices.pop(id(y), None)          # an op may give its input back
+        self.calls.append(_Call(name, inputs, options, self.index(y)))
+        self.number = None if is_array(y) else self.calls[-1].result
 
     def made(self, t: Tensor, of_data: bool = False) -> None:
         if self.number is not None:            # NumPy's reductions to one value give a number
@@ -141,9 +152,6 @@ class _Trace(Listener):
     def refuse(self, what: str, way_out: str = "do it outside the step") -> NoReturn:
         raise ValueError(f"onnx.export: the net {what}, which a file cannot repeat; {way_out}")
 
-    def cast(self) -> NoReturn:
-        self.refuse("converts a Tensor with .to()")
-
     def change(self, t: Tensor, on_tape: bool = False) -> None:
         self.refuse("changes a Tensor in place", "compute a new one, or call net.eval() where that is a layer's")
 
@@ -151,6 +159,22 @@ class _Trace(Listener):
         if how != "set":
             self.refuse("runs backward" if how == "add" else "looks at a gradient",
                         "export what computes the outputs alone")
+
+
+class _Primitives:
+    """A backend's primitives. Those that ops call are part of the op's call; a conversion between two ops, by .to() or
+    of a mask that meets numbers, is noted as a call of its own."""
+
+    def __init__(self, trace: _Trace, backend: ModuleType):
+        self.trace, self.backend = trace, backend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+    def cast(self, x: Array, dtype: str) -> Array:
+        y = self.backend.cast(x, dtype)
+        self.trace.note("to", [x], {"dtype": dtype}, y)
+        return y
 
 
 # ---------------------------------------------------------------- as a graph
@@ -189,10 +213,11 @@ class _Graph:
         """Add a constant, of the dtype of the call's numbers if none is given; gives its name."""
         if name is None or (name.startswith(("input", "output")) and "." not in name):
             name = f"constant/{len(self.constants)}"
-        if isinstance(value, float) and np.dtype(dtype or self.dtype).kind in "iub" and not value.is_integer():
-            raise ValueError(f"onnx.export: {self.op} takes {value} beside {np.dtype(dtype or self.dtype)}, which ONNX "
-                             "does not; use an integer")
-        self.constants[name] = to_numpy(value) if is_array(value) else np.array(value, dtype or self.dtype)
+        kind = np.dtype(dtype or self.dtype)
+        if isinstance(value, (int, float)) and not _holds(kind, value):
+            raise ValueError(f"onnx.export: {self.op} takes {value} beside {kind}, in which ONNX must have it; use a "
+                             f"number that {kind} holds")
+        self.constants[name] = to_numpy(value) if is_array(value) else np.array(value, kind)
         return name
 
     def model(self, net: object) -> Any:
@@ -250,7 +275,8 @@ class _Graph:
 
     def _require_dtypes(self, call: _Call) -> None:
         dtypes, made = self._dtypes(call), self.first.arrays[call.result].dtype
-        if made not in dtypes and call.name not in OTHER_DTYPE and not (dtypes[0] == np.bool and made == np.int64):
+        numbers = call.name == "where" and dtypes == [np.bool]         # it chooses between two
+        if not (made in dtypes or call.name in OTHER_DTYPE or numbers or (dtypes[0] == np.bool and made == np.int64)):
             raise ValueError(f"onnx.export: {call.name} makes {made} of {dtypes[0]}, which ONNX does not; convert the "
                              "net's inputs to floating numbers")
 
@@ -262,19 +288,37 @@ class _Graph:
         self.op = call.name
         masks = np.bool in dtypes and call.name not in OF_MASKS
         self.dtype = np.dtype(np.int64) if masks else dtypes[0] if call.name in OTHER_DTYPE else result.dtype
+        wide = call.name in OTHER_DTYPE and not all(_holds(self.dtype, each) for each in call.inputs
+                                                    if isinstance(each, (int, float)))
+        if wide:                           # a comparison of integers with 0.5, or of uint8 with 300
+            self.dtype = np.dtype(np.float64)
         self.sizes = _sizes(result, again)
         self.shapes = [_sizes(self.first.arrays[at], self.second.arrays[at]) for at in given]
         if call.name != "reshape" and repr(call.options) != repr(other.options):
             raise ValueError(f"onnx.export: {call.name} has the options {call.options} for one batch and "
                              f"{other.options} for another; make them independent of the batch's size")
-        inputs = ["" if each is None else self._named(each, masks) if isinstance(each, _Value) else self.constant(each)
-                  for each in call.inputs]
+        inputs = [self._input(each, masks, wide) for each in call.inputs]
         y = ROWS[call.name](self, len(self.shapes[0]), *inputs, **call.options)
         self.names[call.result] = self.cast(y, np.bool) if masks and result.dtype == np.bool else y
 
-    def _named(self, value: _Value, masks: bool) -> str:
-        name = self.names[value.at]
-        return self.cast(name, np.int64) if masks and self.first.arrays[value.at].dtype == np.bool else name
+    def _input(self, each: object, masks: bool, wide: bool) -> str:
+        """The name of a call's input. masks, wide: masks, or all values, become numbers of the call's dtype."""
+        if each is None:
+            return ""
+        if isinstance(each, _Value):
+            cast = wide or (masks and self.first.arrays[each.at].dtype == np.bool)
+            return self.cast(self.names[each.at], self.dtype) if cast else self.names[each.at]
+        if wide and isinstance(each, int):     # beyond the dtype: it compares as infinity, and float64 would round it
+            each = math.inf if each > 0 else -math.inf
+        return self.constant(each)
+
+
+def _holds(dtype: np.dtype, number: float) -> bool:
+    """Whether a number is one of a dtype's; floating dtypes round it."""
+    if dtype.kind == "f":
+        return True
+    low, high = (0, 1) if dtype == np.bool else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return low <= number <= high and number == int(number)
 
 
 def _sizes(array: Array, other: Array) -> tuple[int, ...]:
@@ -544,8 +588,10 @@ ROWS: dict[str, Callable[..., str]] = {
     "embedding": lambda graph, ndim, ids, w: graph.node("Gather", w, ids, axis=0),
     "scaled_dot_product_attention": _attention, "mse_loss": partial(_loss_of_pairs, squared=True),
     "l1_loss": partial(_loss_of_pairs, squared=False),
+    "to": lambda graph, ndim, x, *, dtype: graph.cast(x, dtype),
 }
 # What takes masks as they are.
 OF_MASKS = {"eq", "ne", "where", "clone", "expand", "pad", "reshape", "transpose", "getitem", "concatenate",
-            "interpolate", "scaled_dot_product_attention"}
-OTHER_DTYPE = {"gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin"}      # whose result has one of its own in ONNX
+            "interpolate", "scaled_dot_product_attention", "to"}
+# Whose result has a dtype of its own in ONNX.
+OTHER_DTYPE = {"gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin", "to"}

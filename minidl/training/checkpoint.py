@@ -2,8 +2,9 @@
 
 The file has the format of weights files. The group "checkpoint" has arrays by their paths, model/c1/weight and
 optimizer/groups/0/velocities/0, and "state", the rest as JSON. In the JSON, {"__array__": true} replaces the array of
-that path. The file is written whole or not at all, and read with the names, shapes and dtypes that the running training
-has; anything else is refused.
+that path, {"__tuple__": [...]} a tuple, and {"__dict__": [[key, value], ...]} a dict whose keys are not all texts. The
+file is written whole or not at all, and read with the names, shapes and dtypes that the running training has; anything
+else is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ..nn.weights.files import opened, require_format, values, write
 KIND = Kind("minidl-checkpoint", 1, "checkpoint", "resume", "training.fit")
 MAX_STATE = 2**26                          # bytes of JSON
 NAMES = "checkpoint.h5", "checkpoint-previous.h5"
-ARRAY = {"__array__": True}
+ARRAY, TUPLE, DICT = {"__array__": True}, "__tuple__", "__dict__"     # what JSON does not have
 
 State = dict[str, Any]
 
@@ -43,7 +44,7 @@ class Interrupted(KeyboardInterrupt):
 
 # ---------------------------------------------------------------------- a file
 def write_state(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
-    """Write a state (dicts and lists of arrays, texts and numbers) to a file, whole or not at all.
+    """Write a state (dicts, lists and tuples of arrays, texts and numbers) to a file, whole or not at all.
 
     Raises OSError when it cannot be written, TypeError or ValueError for what a file cannot hold.
     """
@@ -101,11 +102,24 @@ def _apart(value: object, path: str, arrays: dict[str, np.ndarray]) -> Any:
         arrays[path] = value
         return ARRAY
     if isinstance(value, (list, tuple)):
-        value = dict(enumerate(value))
-        return list(_apart(value, path, arrays).values())
+        items = [_apart(each, _join(path, i), arrays) for i, each in enumerate(value)]
+        return {TUPLE: items} if isinstance(value, tuple) else items
     if isinstance(value, Mapping):
-        return {key: _apart(each, _join(path, key), arrays) for key, each in value.items()}
+        entries = {key: _apart(each, _join(path, key), arrays) for key, each in value.items()}
+        if all(isinstance(key, str) for key in entries) and not entries.keys() & {*ARRAY, TUPLE, DICT}:
+            return entries
+        return {DICT: [[_key(key), each] for key, each in entries.items()]}
     return value
+
+
+def _key(key: object) -> Any:
+    """A dict's key as `_apart` gives values."""
+    if isinstance(key, tuple):
+        return {TUPLE: [_key(each) for each in key]}
+    if key is None or isinstance(key, (str, int, float, np.number, np.bool)):
+        return key
+    raise TypeError(f"checkpoint: a dict in a state has the key {key!r}, a {type(key).__name__}, but keys may be "
+                    "texts, numbers, None and tuples of these; let state_dict give these")
 
 
 def _together(value: object, path: str, arrays: Mapping[str, np.ndarray]) -> Any:
@@ -113,8 +127,12 @@ def _together(value: object, path: str, arrays: Mapping[str, np.ndarray]) -> Any
     if value == ARRAY:
         return arrays[path]
     if isinstance(value, list):
-        return list(_together(dict(enumerate(value)), path, arrays).values())
+        return [_together(each, _join(path, i), arrays) for i, each in enumerate(value)]
     if isinstance(value, dict):
+        if value.keys() == {TUPLE}:
+            return tuple(_together(value[TUPLE], path, arrays))
+        if value.keys() == {DICT}:
+            value = {_together(key, "", {}): each for key, each in value[DICT]}
         return {key: _together(each, _join(path, key), arrays) for key, each in value.items()}
     return value
 
@@ -127,8 +145,8 @@ def _number(value: object) -> Any:
     """NumPy's numbers as Python's."""
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"checkpoint: a state holds a {type(value).__name__} but may hold arrays, numbers, texts, lists "
-                    "and dicts; let state_dict give these")
+    raise TypeError(f"checkpoint: a state holds a {type(value).__name__} but may hold arrays, numbers, texts, lists, "
+                    "tuples and dicts; let state_dict give these")
 
 
 # ---------------------------------------------------------------------- a run's

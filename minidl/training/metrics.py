@@ -164,7 +164,8 @@ class RunningMetrics:
         """Add a batch: its mean loss (one number), outputs, targets (n, ...), one Tensor or several. Returns whether
         right answers were counted: if outputs are logits (n,classes) and targets integers (n,).
 
-        Raises TypeError for a loss that is not one number, ValueError for outputs of other images than the targets'.
+        Raises TypeError for a loss or another function's result that is not one number, ValueError for outputs of
+        other images than the targets'.
         """
         require_loss(loss)
         n = count_of(targets)
@@ -188,6 +189,7 @@ class RunningMetrics:
                 self._add(self._more[1], counts.sum() - n)
             for (name, function), more in zip(self.functions.items(), self._more[2:], strict=True):
                 value = asked(function, outputs, targets)
+                require_number(name, value, "must be one number, the batch's mean")
                 value = value if isinstance(value, Tensor) else Tensor(float(value), device=self.sums.device)
                 self._add(self._others[name], self._mean(value, n, more), n)
         return classes
@@ -271,6 +273,18 @@ def require_loss(loss: object) -> None:
     if not isinstance(loss, Tensor) or loss.size != 1:
         raise TypeError(f"training: the loss is a {_named(loss)} but must be a Tensor of one number, a batch's mean, "
                         "or of one for each image; compute it with minidl's ops, and .mean()")
+
+
+def require_number(name: str, value: object, must: str) -> None:
+    """Refuse what a metric's function gave if it is not one number: a Tensor with one value, or what float() takes."""
+    shape = getattr(value, "shape", ())
+    if isinstance(value, Tensor):
+        given, good = f"a {_named(value)}", value.size == 1
+    else:
+        given = f"an array of shape {shape}" if shape else "None" if value is None else f"a {type(value).__name__}"
+        good = hasattr(value, "__float__") and not shape and not isinstance(value, (str, bytes))   # NumPy's have it
+    if not good:
+        raise TypeError(f"training: metric {name!r} is {given} but {must}; reduce it, as by .mean()")
 
 
 def _named(value: object) -> str:
@@ -435,10 +449,7 @@ def measured(whole: Mapping[str, WholeSet], parts: list[Any]) -> dict[str, float
     both = joined(parts) if whole else ()
     found = {name: each(*both) for name, each in whole.items()}
     for name, value in found.items():
-        if isinstance(value, (str, bytes)) or not (hasattr(value, "__float__") and np.ndim(value) == 0):
-            given = f"an array of shape {np.shape(value)}" if np.ndim(value) else f"{value!r}"
-            raise TypeError(f"training: metric {name!r} is {given} but a WholeSet's function must give one number; "
-                            "reduce it, as by .mean()")
+        require_number(name, value, "a WholeSet's function must give one number")
     return {name: float(value) for name, value in found.items()}
 
 

@@ -28,9 +28,10 @@ class Checkpoint:
     `state_dict()` and a `load_state_dict(state)`, each by a name; and the random stream. Of a model it also holds which
     parameters are frozen and which layers are in evaluation.
 
-    save(path, **facts) writes the file whole or not at all, with facts such as the epoch: numbers, texts, arrays, lists
-    and dicts of these. load(path) puts everything back, in place, and returns the facts. A loader needs no state: call
-    `set_epoch`, and `skip` in the middle of an epoch. Parameters must be those that the optimizer was made of.
+    save(path, **facts) writes the file whole or not at all, with facts such as the epoch: numbers, texts, arrays,
+    lists, tuples and dicts of these. load(path) puts everything back, in place, and returns the facts. A loader needs
+    no state: call `set_epoch`, and `skip` in the middle of an epoch. Parameters must be those that the optimizer was
+    made of.
 
     Raises TypeError for an object without these two methods. `load` raises ValueError, and has changed nothing, for a
     file that does not fit, and OSError for one that cannot be read.

@@ -38,9 +38,9 @@ def find_rate(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoad
     (Smith 2017, section 3.3). It advises a tenth of the rate at which the smoothed loss was lowest. It ends early if
     the loss is more than four times the lowest, or not finite.
 
-    Model, optimizer, loader and random stream are afterwards as they were. The rates are those of the first group;
-    the others keep their ratio to it. loss, clip: as for `fit`. Raises ValueError for rates that are not 0 < low <
-    high, for less than 10 steps, for an optimizer that holds none of the model's parameters, for a first group whose
+    Model, gradients, optimizer, loader and random stream are afterwards as they were. The rates are those of the first
+    group; the others keep their ratio to it. loss, clip: as for `fit`. Raises ValueError for rates that are not 0 < low
+    < high, for less than 10 steps, for an optimizer that holds none of the model's parameters, for a first group whose
     rate is 0, and if no loss was finite; TypeError for an optimizer, a loader or a loss of another kind.
     """
     require_trainer("find_rate", optimizer, train=train)
@@ -87,13 +87,21 @@ def _endless(train: data.DataLoader) -> Iterator[object]:
 
 @contextmanager
 def _restored(optimizer: optim.Optimizer, *modules: nn.Module) -> Iterator[None]:
-    """Within this, parameters, buffers, the optimizer and the random stream may change; they are put back."""
+    """Within this, parameters, buffers, the optimizer and the random stream may change, and gradients begin anew; all
+    of it is put back."""
     owners: list[Any] = [optimizer, *modules]
     states, drawn = [each.state_dict() for each in owners], rng.get_state()
+    # The optimizer may hold only some of the parameters, and a backward pass adds to the gradients of all, in place.
+    tensors = [t for module in modules for _, t in module.named_tensors()]
+    tensors += [p for group in optimizer.groups for p in group["params"]]
+    gradients = [(t, t.grad) for t in tensors]
+    for t, _ in gradients:
+        t.grad = None
     try:
         yield
     finally:
         for each, state in zip(owners, states, strict=True):
             each.load_state_dict(state)
-        optimizer.zero_grad()
+        for t, gradient in gradients:
+            t.grad = gradient
         rng.set_state(drawn)

@@ -210,9 +210,9 @@ def test_a_loss_that_is_not_one_number_is_named(loss: Any, given: str, compiled:
 
 @both
 @pytest.mark.parametrize(("metric", "given"), [
-    (functools.partial(ops.cross_entropy, reduction="none"), r"a Tensor of shape \(8,\)"), (lambda o, t: None, "None"),
-    (lambda o, t: np.ones(3), r"an array of shape \(3,\)"), (lambda o, t: [1.0], "a list"), (lambda o, t: "1", "a str")],
-    ids=["tensor", "none", "array", "list", "text"])
+    (functools.partial(ops.cross_entropy, reduction="none"), r"a Tensor of shape \(8,\)"),
+    (lambda o, t: np.ones(3), r"an array of shape \(3,\)"), (lambda o, t: None, "None"), (lambda o, t: [1.0], "a list"),
+    (lambda o, t: "1", "a str")], ids=["tensor", "array", "none", "list", "text"])
 def test_a_metric_that_is_not_one_number_is_named(metric: Any, given: str, compiled: bool) -> None:
     model, metrics = net(), {"right": lambda o, t: 1, "mine": metric}
     said = f"^training: metric 'mine' is {given} but must be one number, the batch's mean; reduce it, as by .mean"

@@ -489,7 +489,7 @@ def test_one_logit_is_of_two_classes() -> None:
 
 
 @pytest.mark.parametrize(("value", "said"), [
-    (np.ones(3), r"an array of shape \(3,\)"), (None, "None"), ("x", "'x'")], ids=str)
+    (np.ones(3), r"an array of shape \(3,\)"), (None, "None"), ("x", "a str")], ids=str)
 def test_a_metric_of_the_whole_set_is_one_number(value: Any, said: str) -> None:
     model, (x, y) = net(), arrays()
     with pytest.raises(TypeError, match=f"^training: metric 'mine' is {said} but a WholeSet's function must give one"):
@@ -544,6 +544,18 @@ def test_a_search_for_a_rate_leaves_all_as_it_was() -> None:
         history = fit(model, optimizer, train, loader(x, y), epochs=2, **QUIET)
         return weights(model), numbers(history), rng.get_state()
     assert run(True) == run(False)
+
+
+@pytest.mark.parametrize("before", [None, 3.0])
+def test_a_search_leaves_gradients_as_they_were(before: float | None) -> None:
+    """Also those of parameters that the optimizer does not hold, to which a backward pass adds in place."""
+    model, (x, y) = net(), arrays()
+    for p in model.parameters():
+        p.grad = None if before is None else Tensor(np.full(p.shape, before))
+    held = [p.grad for p in model.parameters()]
+    find_rate(model, optim.SGD(model[3].parameters(), 0.1), loader(x, y), steps=10)
+    assert all(p.grad is gradient for p, gradient in zip(model.parameters(), held, strict=True))
+    assert all((gradient.numpy() == before).all() for gradient in held if gradient is not None)
 
 
 def test_a_search_ends_where_the_loss_does() -> None:

@@ -252,6 +252,16 @@ def test_a_recipes_muon_is_for_matrices_and_adamw_for_the_rest() -> None:
     assert (others["lr"], others["weight_decay"]) == (0.001, 0.0)
 
 
+def test_a_recipes_muon_takes_a_net_of_one_kind() -> None:
+    make, numbers = optim.OPTIMIZERS["muon"]
+    for net, kind in ((nn.Linear(3, 2, bias=False), optim.Muon), (nn.LayerNorm(3), optim.AdamW)):
+        made, = make(net.parameters(), **numbers).optimizers   # type: ignore[attr-defined]  # it is a Together
+        assert isinstance(made, kind)
+        assert [id(p) for group in made.groups for p in group["params"]] == [id(p) for p in net.parameters()]
+    with pytest.raises(ValueError, match=r"^Muon: got 0 parameters"):
+        make([], **numbers)
+
+
 def test_steps_are_counted_of_each_parameter() -> None:
     params = parameters("Adam")
     adam = optim.Adam(params)
