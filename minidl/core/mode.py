@@ -77,9 +77,6 @@ class Listener:
         """An array that depends on shapes and plain numbers alone, as a Tensor is to hold it."""
         return array
 
-    def cast(self) -> None:
-        """A Tensor is about to be converted with .to()."""
-
     def made(self, t: Tensor, of_data: bool = False) -> None:
         """A Tensor is made around what a primitive gave, or from data."""
 

@@ -280,7 +280,6 @@ class Tensor(Attached):
             mode.recorder.refuse("moves a Tensor, or converts one that requires a gradient, with .to()",
                                  READ_OUTSIDE if device == "cpu" else "do it outside the step")
         if dtype is not None and np.dtype(dtype) != array.dtype:
-            mode.recorder.cast()
             if self.requires_grad and self.node is None and mode.grad and np.dtype(dtype).kind == "f":
                 raise ValueError(f"to: the Tensor (shape {self.shape}) requires a gradient, which would not flow back "
                                  f"from {np.dtype(dtype)} to its {self.dtype}; make it in that dtype, Tensor(data, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -31,6 +31,12 @@ def for_the_test(chance: np.ndarray) -> np.ndarray:
     [False, True, False]
     """
     return chance <= FOR_THE_TEST
+
+
+def require_two(who: str, classes: Sequence[str], found_by: str, way_out: str) -> None:
+    """Refuse data of a single class to train on: any net is right on it, with a loss of 0."""
+    if len(classes) < 2:
+        raise ValueError(f"{who} has only the class {classes[0]!r}, by {found_by}, but needs two; {way_out}")
 
 
 def require_both(what: str, names: Iterable[str], seed: int, chosen: np.ndarray) -> None:

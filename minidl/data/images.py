@@ -51,7 +51,8 @@ class Augment(NamedTuple):
     contrast. brightness, color: then a number in +- brightness is added, and another number in +- color for each
     channel; their unit is the standard deviation of normalised pixels. cutout: in the end, a square with this many
     pixels per side, around a random pixel, is set to 0, which is the mean. Only seed, epoch and the image's index in
-    the data set decide all this.
+    the data set decide all this. A DataLoader refuses a crop that could leave nothing of an image, and a cutout that
+    leaves nothing of any.
 
     >>> from minidl import data
     >>> shapes = data.load("synthetic-shapes", "test")

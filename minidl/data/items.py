@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
@@ -22,7 +23,9 @@ class Items:
     """The part that Dataset and Table, two dataclasses, share."""
 
     items: ClassVar[str]                               # the field of the items: images, or rows
+    name: str
     labels: np.ndarray
+    classes: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -41,6 +44,22 @@ class Items:
             index = one_place(type(self).__name__, index)
             return values[index], int(self.labels[index])
         return replace(self, **{self.items: values[index], "labels": self.labels[index]})   # type: ignore[type-var]
+
+    def require_names(self) -> None:
+        """Refuse names that contradict the data, as labels and predictions would be given wrong ones. Labels below 0
+        are of no class."""
+        who, columns = f"{type(self).__name__}: {self.name}", getattr(self, "columns", ())
+        for what, names in (("class", self.classes), ("column", columns)):
+            name, count = next(iter(Counter(names).most_common(1)), ("", 0))
+            if count > 1:
+                raise ValueError(f"{who} has the {what} {name!r} {count} times; give each {what} a name of its own")
+        if len(columns) not in (0, self.shape[0]):
+            raise ValueError(f"{who} has rows of {self.shape[0]} numbers but {len(columns)} columns "
+                             f"({', '.join(map(str, columns[:9]))}); name each column, or none")
+        if len(self.classes) and len(self) and (label := int(self.labels.max())) >= len(self.classes):
+            raise ValueError(f"{who} has a label {label} but {len(self.classes)} classes "
+                             f"({', '.join(map(str, self.classes[:9]))}), whose labels are 0 to "
+                             f"{len(self.classes) - 1}; name each class, or correct the labels")
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -120,10 +120,15 @@ class DataLoader(Watched, Generic[D]):
         self._shift = tuple((-np.array(self.mean) / self.std).tolist())        # byte * scale + shift
         if self.augment is not None:
             check_augment(self.augment)
-            sizes = [size + 2 * self.padding for size in dataset.images.shape[2:]]
-            if self.augment.reflect and self.augment.crop >= min(sizes):
-                raise ValueError(f"DataLoader: augment's crop is {self.augment.crop} but with reflect it must be below "
-                                 f"{min(sizes)}, as images are {sizes[0]}x{sizes[1]}; use a smaller crop")
+            height, width = dataset.images.shape[2:]
+            # A larger crop moves an image out of its padded frame, or beyond its mirror image. A larger cutout covers
+            # the image from any pixel of the frame.
+            limits = {"crop": min(height, width) + self.padding * (2 if self.augment.reflect else 1),
+                      "cutout": 2 * (max(height, width) + self.padding) - 1}
+            for what, limit in limits.items():
+                if (given := getattr(self.augment, what)) and given >= limit:
+                    raise ValueError(f"DataLoader: augment's {what} is {given} but must be below {limit} for images of "
+                                     f"{height}x{width} with padding {self.padding}; use a smaller {what}")
             if self.transform is not None:
                 raise ValueError("DataLoader: augment and transform are both given but images are augmented where they "
                                  "are picked from memory; do all of it in the transform")
@@ -193,6 +198,21 @@ class DataLoader(Watched, Generic[D]):
         if self.mean is None or self.std is None:
             return None
         return {"mean": list(self.mean), "std": list(self.std), "padding": int(self.padding)}
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """The shape of an item as batches have it, after the transform: of its first part, if it has several. An image
+        is not padded yet.
+
+        >>> from minidl import data
+        >>> shapes = data.load("synthetic-shapes", "test")
+        >>> DataLoader(shapes, 128, transform=lambda image, label: (image[:, 2:-2, 2:-2], label)).item_shape
+        (3, 28, 28)
+        """
+        if self.stored is not None:
+            shape: tuple[int, ...] = leaves(self.stored)[0].shape[1:]
+            return shape
+        return np.shape(leaves(self._changed(0, (self.seed, self._epoch)))[0])
 
     @property
     def images_per_epoch(self) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import itemgetter
+from numbers import Number
+from operator import getitem, itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,10 +45,11 @@ def arrays_of(source: object, who: str) -> Any:
     anything with `__array__`: a Tensor, a table of pandas, a tensor of PyTorch too.
 
     Raises ValueError, in the name of `who`, for arrays that do not count the same items by their first axis, and
-    TypeError for values that are no numbers.
+    TypeError for values that are no numbers, and for lists and numbers where arrays may be meant.
     """
     if not any(isinstance(part, Tensor) or (hasattr(part, "__array__") and not isinstance(part, np.generic))
                for part in leaves(source)):
+        _require_items(source, who)
         return None
     arrays = mapped(lambda part: _numbers(part, who), source)
     shapes = [array.shape for array in leaves(arrays)]
@@ -55,6 +57,22 @@ def arrays_of(source: object, who: str) -> Any:
         raise ValueError(f"{who}: the arrays have shapes {', '.join(map(str, shapes))} but their first axes must count "
                          "the same items; reshape or cut them")
     return arrays
+
+
+def _require_items(source: object, who: str) -> None:
+    """Refuse a dict without arrays, which has no items, and a tuple in which each part may be an item as well as the
+    values of all items: ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]) would be two items."""
+    if isinstance(source, dict):
+        raise TypeError(f"{who}: a dict of {', '.join(map(repr, [*source][:9]))} holds no array; make each value one, "
+                        "np.array(value)")
+    if isinstance(source, tuple) and source and all(map(_is_row_or_column, source)):
+        raise TypeError(f"{who}: a tuple of {len(source)} lists or tuples of numbers may be {len(source)} items, or "
+                        f"{len(source)} arrays; make each an array, np.array(part), or pass the items in a list")
+
+
+def _is_row_or_column(part: object) -> bool:
+    return isinstance(part, (list, range)) or (
+        isinstance(part, tuple) and all(isinstance(each, Number) for each in part))
 
 
 def item_of(arrays: object, index: int) -> Any:
@@ -113,10 +131,11 @@ class Indexed(Protocol):
 
 
 class Subset:
-    """Some items of an object with len() and [i], in this order.
+    """Some items of an object with len() and [i], or of a tuple or dict of arrays, in this order.
 
     indices: integers in one axis, which are copied; those below 0 count from the end. Raises TypeError for others, such
-    as a mask, and ValueError for one that is out of range.
+    as a mask, and for a tuple or dict of lists, which may be meant as arrays; ValueError for an index out of range, and
+    for arrays that do not count the same items.
 
     >>> letters = Subset("abcdef", [5, 0, 0])
     >>> len(letters), letters[0]
@@ -124,7 +143,11 @@ class Subset:
     """
 
     def __init__(self, source: Indexed, indices: Sequence[int] | np.ndarray):
-        places, count = to_numpy(_numbers(indices, "Subset")), len(source)
+        arrays = arrays_of(source, "Subset") if isinstance(source, (tuple, dict)) else None
+        self._get: Callable[[Any, int], Any] = getitem if arrays is None else item_of
+        self.source = source if arrays is None else arrays
+        places = to_numpy(_numbers(indices, "Subset"))
+        count = len(self.source if arrays is None else leaves(arrays)[0])
         if places.ndim != 1 or (len(places) and places.dtype.kind not in "iu"):
             raise TypeError(f"Subset: indices have dtype {places.dtype} and shape {places.shape} but must be integers "
                             "in one axis; of a mask, pass np.flatnonzero(mask)")
@@ -132,13 +155,13 @@ class Subset:
         if len(outside):                   # an IndexError from the item would silently end a `for` over the Subset
             raise ValueError(f"Subset: index {outside[0]} is out of range for {count} items; use {-count} to "
                              f"{count - 1}")
-        self.source, self.indices = source, places.astype(np.int64)
+        self.indices = places.astype(np.int64)
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, index: int) -> Any:
-        return self.source[int(self.indices[one_place("Subset", index)])]
+        return self._get(self.source, int(self.indices[one_place("Subset", index)]))
 
 
 def checked_order(order: object, count: int, who: str) -> np.ndarray:

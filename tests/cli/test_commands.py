@@ -25,7 +25,7 @@ from minidl import data, nn, zoo
 from minidl.core import device, host
 from minidl.core.host import install
 from minidl.tools import cli
-from minidl.tools.cli import doctor
+from minidl.tools.cli import doctor, train
 from minidl.tools.cli.common import typed
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -40,6 +40,24 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
         cli.main([command, "--help"])
     assert stop.value.code == 0
     assert capsys.readouterr().out.startswith(f"usage: minidl {command} ")
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_top_k_of_all_classes_leaves_no_folder(own: bool, monkeypatch: pytest.MonkeyPatch,
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    """It was refused in the first epoch, and the corrected command then because of the folder."""
+    Path("mine.py").write_text("from minidl import nn\ndef build():\n    return nn.Sequential(nn.Linear(10, 7))\n")
+    data_of = ["mine.py:build", "--data", "synthetic-table"] if own else ["perceptron", "--data", "synthetic-digits"]
+    run = ["train", *data_of, "--limit-train", "8", "--limit-test", "4", "--epochs", "0", "--output-dir", "run",
+           "--no-progress", "--device", "cpu", "--batch-size", "4"]
+    classes = 7 if own else 10
+    assert cli.main([*run, "--top-k", str(classes)]) == 2
+    name = "mine.py:build" if own else "perceptron"
+    assert capsys.readouterr().err == (f"minidl train: error: --top-k={classes} must be below {classes}, the number of "
+                                       f"classes that {name} answers with: the label is always among all of them\n")
+    assert not Path("run").exists()
+    monkeypatch.setattr(train, "_pictures", lambda *_: None)
+    assert cli.main([*run, "--top-k", str(classes - 1)]) == 0
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

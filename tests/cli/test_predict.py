@@ -13,6 +13,7 @@ import minidl
 from minidl import data, nn, ops, zoo
 from minidl.core.host import install
 from minidl.data.sets.picture import read_picture
+from minidl.nn.weights import WeightsError, read_metadata
 from minidl.tools import cli
 from minidl.tools.cli import predict
 from minidl.training.stored import Stored
@@ -109,7 +110,7 @@ def test_invert_is_asked_for_and_never_guessed(watching: Watching, capsys: pytes
 
 
 @pytest.mark.parametrize(("write", "message"), [
-    (lambda path: None, "No such file or directory"),
+    (lambda path: None, "predict: one.png cannot be opened (No such file or directory); name a file that is there and"),
     (lambda path: path.write_text("no picture"), "cannot be read as a picture (its content is not PNG); remove it"),
     (lambda path: path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40)), "cannot be read as a picture ("),
     (lambda path: Image.fromarray(np.full((4, 4), 0.5, np.float32)).save(path, "TIFF"), "its content is not PNG"),
@@ -208,6 +209,69 @@ def test_a_net_without_a_logit_for_each_class_is_refused(outputs: int, classes: 
     assert cli.main(["predict", "w.h5", "t.csv", "--no-header", "--code", "mine.py:build"]) == 2
     assert (f"answers with {outputs} numbers per item, but has {len(classes)} classes ({', '.join(classes)}); give it "
             "a logit for each, or use it in Python") in capsys.readouterr().err
+
+
+def test_classes_of_one_name_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of two that a file calls cat, one was not printed."""
+    net = own_net("nn.Linear(2, 3)", ("a", "b", "c"))
+    rows = data.Table("trees", "train", np.zeros((4, 2)), np.zeros(4, int))
+    minidl.save(net, "w.h5", data=data.DataLoader(rows, 2), classes=["cat", "cat", "dog"])
+    assert cli.main(["predict", "w.h5", "t.csv", "--no-header", "--code", "mine.py:build"]) == 2
+    assert ("w.h5 has classes of the same name (cat, cat, dog), which cannot be told apart; save the net with a name "
+            "of its own for each") in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- a transform of the training
+WARNING = ("warning: w.h5 was trained through the transform of a DataLoader, which its file cannot hold, so items are "
+           "given to the net without it; if it does more than change them at random, use the net in Python, with that "
+           "transform\n")
+
+
+@pytest.mark.parametrize("ending", ["h5", "npz"])
+def test_a_file_says_that_there_was_a_transform(ending: str) -> None:
+    """And the shape of what the net was given: it was that of the data before the transform."""
+    images = data.Dataset("mine", "train", np.zeros((4, 1, 6, 5), np.uint8), np.zeros(4, int))
+    rows = data.Table("mine", "train", np.zeros((4, 3)), np.zeros(4, int))
+    net = nn.Linear(2, 2)
+    for given, transform, shape in ((images, lambda image, label: (image[:, 1:-1], label), [1, 4, 5]),
+                                    (rows, lambda row, label: (np.append(row, row.sum()), label), [4])):
+        for how, wanted in ((transform, (True, shape)), (None, (None, list(given.shape)))):
+            minidl.save(net, f"w.{ending}", data=data.DataLoader(given, 2, transform=how))
+            found = read_metadata(f"w.{ending}")
+            assert (found.get("transform"), found["input"]) == wanted
+    minidl.save(net, f"w.{ending}", data=data.DataLoader(np.zeros((4, 2)), 2, transform=np.sin))
+    assert [read_metadata(f"w.{ending}").get(name) for name in ("transform", "input")] == [True, None]
+
+
+@pytest.mark.parametrize("text", ["false", "1", "null", "x"])
+def test_a_file_says_nothing_else_of_a_transform(text: str) -> None:
+    h5py = pytest.importorskip("h5py")
+    minidl.save(nn.Linear(2, 2), "w.h5", data=data.DataLoader(np.zeros((4, 2)), 2, transform=np.sin))
+    with h5py.File("w.h5", "r+") as file:
+        assert file.attrs["transform"] == b"true"
+        file.attrs["transform"] = np.bytes_(text)
+    with pytest.raises(WeightsError, match=f"has transform '{text}' but must have true as fixed-length text; write "):
+        read_metadata("w.h5")
+
+
+def test_predict_says_that_there_was_a_transform(capsys: pytest.CaptureFixture[str]) -> None:
+    net = own_net("nn.Linear(2, 2)", ("p", "q"))
+    rows = data.Table("trees", "train", np.zeros((4, 2)), np.zeros(4, int), classes=("p", "q"))
+    for transform, told in ((lambda row, label: (2 * row, label), f"minidl predict: {WARNING}"), (None, "")):
+        minidl.save(net, "w.h5", data=data.DataLoader(rows, 2, transform=transform))
+        assert cli.main(["predict", "w.h5", "t.csv", "--no-header", "--code", "mine.py:build"]) == 0
+        out, err = capsys.readouterr()
+        assert len(out.splitlines()) == 2
+        assert err == told
+
+
+@pytest.mark.slow
+def test_an_evaluation_says_that_there_was_a_transform(capsys: pytest.CaptureFixture[str]) -> None:
+    digits = data.load("synthetic-digits", "test").first(20)
+    minidl.save(zoo.build("lenet5"), "w.h5",
+                data=data.DataLoader(digits, 2, padding=2, transform=lambda image, label: (255 - image, label)))
+    assert cli.main(["train", "--eval", "--load", "w.h5", "--data", "synthetic-digits", "--limit-test", "20"]) == 0
+    assert capsys.readouterr().err == f"minidl train: {WARNING}"
 
 
 def test_probabilities_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

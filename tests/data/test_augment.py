@@ -14,7 +14,7 @@ from minidl.ops import cpu
 
 HOW = Augment(crop=2, flip=True, cutout=3)
 EVERYTHING = Augment(crop=1, flip="alternate", cutout=2, brightness=0.4, contrast=0.3, color=0.2)
-SINGLE = [Augment(crop=2), Augment(flip=True), Augment(cutout=3), HOW, Augment(crop=9, cutout=20), Augment(),
+SINGLE = [Augment(crop=2), Augment(flip=True), Augment(cutout=3), HOW, Augment(crop=3, cutout=8), Augment(),
           Augment(flip="alternate"), Augment(brightness=0.5), Augment(contrast=0.5), Augment(color=0.5), EVERYTHING,
           Augment(crop=3, reflect=True), EVERYTHING._replace(reflect=True)]
 
@@ -203,7 +203,12 @@ def test_another_augmentation_is_recorded_anew() -> None:
     (Augment(reflect="yes"), ValueError,  # type: ignore[arg-type]
      "augment's reflect is 'yes' but must be True or False$"),
     (Augment(crop=6, reflect=True), ValueError,
-     "augment's crop is 6 but with reflect it must be below 6, as images are 7x6; use a smaller crop$"),
+     "augment's crop is 6 but must be below 6 for images of 5x4 with padding 1; use a smaller crop$"),
+    (Augment(crop=5), ValueError,
+     "augment's crop is 5 but must be below 5 for images of 5x4 with padding 1; use a smaller crop$"),
+    (Augment(crop=99), ValueError, "augment's crop is 99 but must be below 5 for images of 5x4 with padding 1; use a "),
+    (Augment(cutout=11), ValueError,
+     "augment's cutout is 11 but must be below 11 for images of 5x4 with padding 1; use a smaller cutout$"),
     (Augment(brightness=-1), ValueError, "augment's brightness is -1 but must be a finite number of at least 0"),
     (Augment(color=np.inf), ValueError, "augment's color is inf but must be a finite number of at least 0"),
     (Augment(contrast="x"), ValueError,  # type: ignore[arg-type]
@@ -211,6 +216,23 @@ def test_another_augmentation_is_recorded_anew() -> None:
 def test_refused(augment: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=f"^DataLoader: {said}"):
         loader(augment)
+
+
+@pytest.mark.parametrize("padding", [0, 2])
+def test_the_largest_crop_and_cutout_leave_something(padding: int) -> None:
+    """A crop of 99 and a cutout of 99 made each pixel 0."""
+    white = Dataset("white", "train", np.full((2000, 1, 3, 4), 255, np.uint8), np.zeros(2000, np.int64))
+    crop, cutout = 2 + padding, 2 * (4 + padding) - 2
+    for augment, some in ((Augment(crop=crop), np.all), (Augment(cutout=cutout), np.any)):
+        ((images, _),) = DataLoader(white, 2000, padding=padding, augment=augment)
+        assert some(images.any((1, 2, 3)))
+        larger = Augment(*(value + 1 if value else 0 for value in augment[:3]))        # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=f"must be below {max(larger)} for images of 3x4 with padding {padding}"):
+            DataLoader(white, 2000, padding=padding, augment=larger)
+        stored = DataLoader(white, 2000, padding=padding).stored
+        images = cpu.gather(white.images, np.arange(2000), stored.scale, stored.shift, padding, np.float32, larger,
+                            np.array([1, 2], np.uint64))
+        assert not some(images.any((1, 2, 3)))
 
 
 def test_beside_a_transform_it_is_refused() -> None:

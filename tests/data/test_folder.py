@@ -131,7 +131,7 @@ def test_no_class_vanishes(tmp_path: Path, names: list[str], message: str) -> No
                                          " it up into this one, or name the folder that holds the classes)$"):
         from_folder(tmp_path, 8)
     for split in ("train", "test"):
-        shelf(tmp_path / "both" / split, "dog", count=2)
+        shelf(tmp_path / "both" / split, "cat", "dog", count=2)
     tmp_path.joinpath("both", "test", "empty").mkdir()
     with pytest.raises(ValueError, match=r"^from_folder: the class 'empty' has no pictures \(.*both.test.empty; add "):
         train_and_test(tmp_path / "both", 8)
@@ -291,8 +291,8 @@ READERS: dict[str, Reader] = {
 def shown(tmp_path: Path) -> Callable[[str, bytes], Path]:
     """Lay a picture into a training and a test set; gives the file in the first."""
     def lay(name: str, held: bytes) -> Path:
-        for split in ("test", "train"):
-            file = tmp_path / split / "a" / name
+        for folder in ("test/b", "test/a", "train/b", "train/a"):
+            file = tmp_path / folder / name
             file.parent.mkdir(parents=True)
             file.write_bytes(held)
         return file
@@ -448,8 +448,27 @@ def test_splits_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         train_and_test(tmp_path, 8)
     with pytest.raises(ValueError, match=r"^train_and_test: .* has 2 pictures, of which the seed 0 puts none into"):
         train_and_test(shelf(tmp_path / "few", "cat", "dog", count=1), 8)
-    with pytest.raises(ValueError, match=r"^train_and_test: .* has 1 pictures, too few different ones for two "):
-        train_and_test(shelf(tmp_path / "one", "cat", count=1), 8)
+
+
+@pytest.mark.parametrize("layout", ["", "train", "test"])
+def test_one_class_is_not_trained_on(layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                     capsys: pytest.CaptureFixture[str]) -> None:
+    """Its loss was 0.0000."""
+    root = tmp_path / "pets"
+    for split in ("train", "test") if layout else ("",):
+        shelf(root / split, *("cat", "dog")[:1 if split == layout else 2], count=5)
+    where = root / layout
+    said = (f"train_and_test: {where} has only the class 'cat', by the folder {where / 'cat'}, but needs two; add a "
+            "folder for each other class, or name the folder that holds the classes")
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        train_and_test(root, 8)
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        own_splits(root, (3, 8, 8))
+    assert from_folder(where, 8, split="test").classes == ("cat",)         # to look at, to predict
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["train", "--data", "pets", "--output-dir", "run"]) == 2
+    assert capsys.readouterr().err == f"minidl train: error: {said}\n"
+    assert not Path("run").exists()
 
 
 @pytest.mark.slow

@@ -188,6 +188,35 @@ def test_a_list_and_a_tuple_of_items_are_objects() -> None:
         np.testing.assert_array_equal(x, X[i])
 
 
+TAKERS: dict[str, Any] = {
+    "DataLoader": lambda given: DataLoader(given, 1), "Subset": lambda given: Subset(given, [0]),
+    "random_split": lambda given: random_split(given, [0.5, 0.5])}
+ROWS_OR_COLUMNS: dict[str, Any] = {
+    "lists": ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]), "rows and labels": ([[1.0, 2.0], [3.0, 4.0]], [0, 1]),
+    "arrays in lists": ([X[0], X[1]], [0, 1]), "ranges": (range(3), [0, 1, 2]), "of unequal length": ([1, 2], [3]),
+    "of zip": tuple(zip([1.0, 4], [2.0, 5], [3.0, 6], strict=True))}
+
+
+@pytest.mark.parametrize("case", ROWS_OR_COLUMNS)
+def test_a_tuple_of_lists_is_not_two_items(case: str) -> None:
+    """The training got all of x, and the test all of y."""
+    given = ROWS_OR_COLUMNS[case]
+    said = (f"a tuple of {len(given)} lists or tuples of numbers may be {len(given)} items, or {len(given)} arrays; "
+            "make each an array, np.array(part), or pass the items in a list")
+    for who, use in TAKERS.items():
+        with pytest.raises(TypeError, match=f"^{who}: {re.escape(said)}$"):
+            use(given)
+    assert len(DataLoader(list(given), 1)) == len(given)
+
+
+def test_a_dict_without_arrays_is_refused() -> None:
+    """It was a KeyError of 0."""
+    said = "a dict of 'x', 'y' holds no array; make each value one, np.array(value)"
+    for who, use in TAKERS.items():
+        with pytest.raises(TypeError, match=f"^{who}: {re.escape(said)}$"):
+            use({"x": [1.0, 2.0], "y": [3.0, 4.0]})
+
+
 @pytest.mark.parametrize(("item", "said"), [
     (lambda i: np.zeros(i), "items have shape (0,) and shape (1,) but a batch stacks equal ones; make them equal"),
     (lambda i: (0,) * (i + 1), "items have 1 parts and 2 parts but a batch"),
@@ -250,6 +279,24 @@ def test_a_transform_that_turns_grey_images_is_refused() -> None:
     grey = Dataset("mine", "train", np.zeros((6, 1, 4, 5), np.uint8), np.arange(6))
     with pytest.raises(TypeError, match=r"^DataLoader: the transform of mine gives uint8 \(4, 5, 1\) and int64 \(\)"):
         next(iter(DataLoader(grey, 4, transform=lambda image, label: (image.transpose(1, 2, 0), label))))
+
+
+def test_the_shape_of_an_item_is_that_of_the_batches() -> None:
+    """What a transform draws to find it changes neither the batches nor what else is drawn."""
+    def cut(image: Any, label: Any) -> Any:
+        minidl.rand(1)
+        return image[:, 1:], label
+
+    loader = DataLoader(images(), 4, transform=cut, padding=1)
+    minidl.manual_seed(3)
+    assert loader.item_shape == (3, 3, 5)
+    drawn = minidl.rand(1).item()
+    minidl.manual_seed(3)
+    assert minidl.rand(1).item() == drawn
+    assert next(iter(loader))[0].shape == (4, 3, 5, 7)
+    assert DataLoader(images(), 4, padding=1).item_shape == (3, 4, 5)
+    assert [DataLoader(given, 4).item_shape for given in (X, (X, Y), {"y": Y}, Rows(ITEMS["nested"][0]))] == [
+        (7,), (7,), (), (7,)]
 
 
 # ---------------------------------------------------------------- a device's batches
@@ -324,6 +371,19 @@ def test_each_item_is_in_one_part(sizes: list[float]) -> None:
     assert all(order == orders[0] for order in orders)
     (one,), (other,) = (random_split(range(10), [10], seed=seed) for seed in (3, 4))
     assert one.indices.tolist() != other.indices.tolist()
+
+
+def test_a_subset_of_arrays_has_an_item_of_each() -> None:
+    """Of (X, Y), item 0 was X and item 1 was Y."""
+    part: Any = Subset((X, Tensor(Y)), [3, -1])
+    same(next(iter(DataLoader(part, 2, shuffle=False))), (X[[3, 9]], Y[[3, 9]]))
+    assert len(part) == 2
+    named: Any = Subset({"x": X, "more": (Y, list(range(10)))}, [3, -1])
+    same(next(iter(DataLoader(named, 2, shuffle=False))), {"x": X[[3, 9]], "more": (Y[[3, 9]], np.array([3, 9]))})
+    with pytest.raises(ValueError, match=r"^Subset: index 10 is out of range for 10 items; use -10 to 9$"):
+        Subset((X, Y), [10])
+    with pytest.raises(ValueError, match=r"^Subset: the arrays have shapes \(10, 7\), \(9,\) but their first axes "):
+        Subset((X, Y[:9]), [0])
 
 
 def test_a_part_of_an_object_is_batched() -> None:

@@ -199,6 +199,30 @@ def test_what_is_no_table_of_arrays(rows: Any, labels: Any, error: type[Exceptio
         Table("t", "train", rows, labels)
 
 
+@pytest.mark.parametrize(("names", "message"), [
+    ({"classes": ("x", "y")}, "a label 4 but 2 classes (x, y), whose labels are 0 to 1; name each class, or c"),
+    ({"classes": ("a", "b", "a", "c", "d")}, "the class 'a' 2 times; give each class a name of its own"),
+    ({"columns": ("p",)}, "rows of 3 numbers but 1 columns (p); name each column, or none"),
+    ({"columns": tuple("pqrs")}, "rows of 3 numbers but 4 columns (p, q, r, s); name each column, or none"),
+    ({"columns": tuple("pqp")}, "the column 'p' 2 times; give each column a name of its own"),
+])
+def test_names_that_contradict_the_data_are_refused(names: dict[str, Any], message: str) -> None:
+    """A split was an IndexError, and a class or a column was lost without a word."""
+    with pytest.raises(ValueError, match=f"^Table: t has {re.escape(message)}"):
+        Table("t", "train", np.zeros((5, 3)), np.arange(5), **names)
+    if "classes" in names:
+        with pytest.raises(ValueError, match=f"^Dataset: d has {re.escape(message)}"):
+            data.Dataset("d", "train", np.zeros((5, 1, 2, 2), np.uint8), np.arange(5, dtype=np.uint64), **names)
+
+
+@pytest.mark.parametrize("classes", [(), ("a", "b")])
+def test_labels_below_0_are_of_no_class(classes: tuple[str, ...]) -> None:
+    """A loss may ignore them. Without names a split was an IndexError."""
+    table = Table("t", "train", np.arange(40.0).reshape(20, 2), np.arange(20) % 7 - 5, classes=classes)
+    assert sorted(np.concatenate([part.labels for part in table.train_and_test()])) == sorted(table.labels)
+    assert len(table[:0]) == 0
+
+
 # ---------------------------------------------------------------- splits
 def numbered(count: int) -> Table:
     return Table("t", "train", np.arange(2.0 * count).reshape(-1, 2), np.arange(count) % 3, classes=("a", "b", "c"))

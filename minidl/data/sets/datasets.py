@@ -50,7 +50,8 @@ DATASETS: tuple[str, ...] = (*SPECS, *SYNTHETIC)
 class Dataset(Items):
     """Images uint8 (n,c,h,w) with labels (n,), integers: name, split, class names, and where they came from.
 
-    Raises TypeError for images that are no bytes or labels that are no integers, ValueError for other shapes.
+    Raises TypeError for images that are no bytes or labels that are no integers, ValueError for other shapes, for a
+    label beyond the classes, if these are given, and for two classes of one name.
 
     >>> import numpy as np
     >>> Dataset("mine", "train", np.zeros((5, 3, 8, 8), np.uint8), np.arange(5))
@@ -74,6 +75,7 @@ class Dataset(Items):
         if self.images.ndim != 4 or self.labels.shape != self.images.shape[:1]:
             raise ValueError(f"Dataset: {self.name} has images {self.images.shape} and labels {self.labels.shape} but "
                              "needs (n,c,h,w) and (n,); reshape them")
+        self.require_names()
 
     def __repr__(self) -> str:
         return (f"Dataset({self.name!r}, {self.split!r}, {len(self)} images {self.images.shape[1:]}, "

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..chance import chances, for_the_test, require_both
+from ..chance import chances, for_the_test, require_both, require_two
 from ..sources import random_split
 from .datasets import Dataset, Folder
 from .picture import FORMATS, MODES, read_picture
@@ -79,21 +79,27 @@ def train_and_test(path: Folder, size: int | tuple[int, int], *, channels: int =
     change nothing for those that were there. size, channels: as for `from_folder`.
 
     Raises what `from_folder` raises; FileNotFoundError for a train without a test, ValueError if their classes differ,
-    and if the seed leaves a split of a few pictures empty; the error names a seed that fills both.
+    for a single class, and if the seed leaves a split of a few pictures empty; the error names a seed that fills both.
     """
+    def read(folder: Path) -> Dataset:
+        found = from_folder(folder, size, channels=channels)
+        require_two(f"train_and_test: {folder}", found.classes, f"the folder {folder / found.classes[0]}",
+                    "add a folder for each other class, or name the folder that holds the classes")
+        return found
+
     root = Path(path).expanduser()
     if (root / "train").is_dir():
         other = next((root / name for name in ("test", "val") if (root / name).is_dir()), None)
         if other is None:
             raise FileNotFoundError(f"train_and_test: {root} has a folder train but neither test nor val; make one, "
                                     "with a folder for each class")
-        both = [from_folder(folder, size, channels=channels) for folder in (root / "train", other)]
+        both = [read(root / "train"), read(other)]
         if both[0].classes != both[1].classes:
             odd = sorted({*both[0].classes} ^ {*both[1].classes})
             raise ValueError(f"train_and_test: {root / 'train'} and {other} have not the same classes ({odd[0]} is in "
                              "one alone); give both the same folders")
     else:
-        every = from_folder(root, size, channels=channels)
+        every = read(root)
         names = [f"{name}/{file.name}" for name, found in _pictures(root).items() for file in found]
         chosen = for_the_test(chances(names, seed))
         require_both(f"train_and_test: {root} has {len(names)} pictures", names, seed, chosen)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...core.device import unmasked
-from ..chance import chances, for_the_test, require_both
+from ..chance import chances, for_the_test, require_both, require_two
 from ..items import Items
 from .files import open_file
 
@@ -34,7 +34,8 @@ class Table(Items):
     """Rows of floating numbers (n,columns) with labels (n,), integers: name, split, the names of columns and classes,
     and where they came from.
 
-    Raises TypeError for rows that are no floating numbers or labels that are no integers, ValueError for other shapes.
+    Raises TypeError for rows that are no floating numbers or labels that are no integers, ValueError for other shapes,
+    for a label beyond the classes and another number of columns, if these are given, and for two of one name.
 
     >>> import numpy as np
     >>> Table("mine", "train", np.zeros((5, 3)), np.arange(5))
@@ -59,6 +60,7 @@ class Table(Items):
         if self.rows.ndim != 2 or self.labels.shape != self.rows.shape[:1]:
             raise ValueError(f"Table: {self.name} has rows {self.rows.shape} and labels {self.labels.shape} but needs "
                              "(n,columns) and (n,); reshape them")
+        self.require_names()
 
     def __repr__(self) -> str:
         return (f"Table({self.name!r}, {self.split!r}, {len(self)} rows of {self.rows.shape[1]}, {len(self.classes)} "
@@ -83,10 +85,11 @@ class Table(Items):
 
         Raises ValueError if the seed leaves a split of a few rows empty; the error names a seed that fills both.
         """
-        names = self.classes or tuple(map(str, range(int(self.labels.max(initial=0)) + 1)))
+        names = dict(enumerate(self.classes))              # a label without a name is its number
 
         def told() -> Iterator[str]:
-            return (f"{row} {names[label]}" for row, label in zip(self.rows.tolist(), self.labels, strict=True))
+            return (f"{row} {names.get(label, label)}"
+                    for row, label in zip(self.rows.tolist(), self.labels.tolist(), strict=True))
 
         chance = chances(told(), seed)
         chosen, order = for_the_test(chance), np.argsort(chance, kind="stable")
@@ -245,9 +248,8 @@ def _classes(path: str | os.PathLike[str], column: str, lines: Cells, at: int) -
                              "correct or remove the line, or name another column as the label")
         found.append(name)
     names = tuple(sorted(set(found), key=int if numeric else str))
-    if len(names) < 2:
-        raise ValueError(f"from_csv: {path} has only the class {names[0]!r}, by the column {column!r}, but needs two; "
-                         "add rows of others, or name another column as the label")
+    require_two(f"from_csv: {path}", names, f"the column {column!r}",
+                "add rows of others, or name another column as the label")
     if numeric and len(names) > max(SURE_CLASSES, len(found) // 2):
         raise ValueError(f"from_csv: {path} has {len(names)} different integers in the {len(found)} rows of its label "
                          f"{column!r}, which looks like a quantity, and not like classes; name another column as the "

@@ -65,7 +65,8 @@ def save(model: Model, path: Path_, *, preprocessing: dict[str, Any] | None = No
     preprocessing: how images become the model's input, as `DataLoader.preprocessing` gives it: "mean" and "std" per
     channel of pixels/255, and "padding", the zero pixels around. classes: the names of the model's outputs. columns:
     the names of its inputs, if it reads rows of a table. data: a `DataLoader` of the training data, which gives all of
-    these, and the shape of an item.
+    these, the shape of an item, and whether there was a transform, which is called once for that shape. A file cannot
+    hold what a transform does.
 
     Equal weights give equal bytes. An older file's permissions stay. Raises OSError when the file cannot be written,
     TypeError or ValueError when a file cannot hold what the model has; an older file then stays as it was. Warns of
@@ -136,7 +137,8 @@ def load(model: Any, path: Path_ | None = None, *, code: str | Callable[..., Mod
 def read_metadata(path: Path_) -> dict[str, Any]:
     """What a file says of itself: format, format_version, minidl_version, model and model_args (a dict). Also, or None
     if the file lacks it: preprocessing (a dict), classes and columns (lists of texts) as `save` was given them, input
-    (the shape of an item before it is padded) and code (a dict: file, name and sha256 of a user's own model).
+    (the shape of an item before it is padded) and code (a dict: file, name and sha256 of a user's own model). Only if
+    the loader that `save` was given had a transform: transform, which is True.
 
     It is what is needed to build the model that the file was saved from, and to give it images. Raises as `load` does.
 
@@ -220,18 +222,21 @@ OF_DATA: dict[str, tuple[str, Callable[[object], bool], str]] = {
     "input": (f"a JSON list of 1 or 3 sizes, of an item of up to {MAX_ITEM} numbers", _is_shape, "an item's shape"),
     "code": ('a JSON object {"file": ..., "name": ..., "sha256": ...} of printable texts of up to '
              f"{MAX_PLACE} characters", _is_code, "a net that zoo.build made"),
+    "transform": ("true", lambda value: value is True, "a DataLoader"),
 }
 
 
 def _of_data(loader: object) -> dict[str, object]:
-    """What a loader says of a Dataset or a Table, without what it does not know; of other data, nothing."""
+    """What a loader says of a Dataset or a Table, without what it does not know; of other data, only whether there was
+    a transform."""
     preprocessing, dataset = getattr(loader, "preprocessing", None), getattr(loader, "dataset", None)
+    known: dict[str, object] = {"transform": True} if getattr(loader, "transform", None) is not None else {}
     if preprocessing is None:
-        return {}
-    found = {name: list(getattr(dataset, name, ())) for name in ("classes", "columns", "shape")}
-    shape = found.pop("shape")
+        return known
+    found = {name: list(getattr(dataset, name, ())) for name in ("classes", "columns")}
+    shape = list(getattr(loader, "item_shape", getattr(dataset, "shape", ())))
     found |= {"input": shape} if _is_shape(shape) else {}
-    return {"preprocessing": preprocessing, **{name: value for name, value in found.items() if value}}
+    return {**known, "preprocessing": preprocessing, **{name: value for name, value in found.items() if value}}
 
 
 def _plain(value: object) -> object:
@@ -278,9 +283,9 @@ def _metadata(file: File) -> dict[str, Any]:
     found: dict[str, Any] = {each: file.attribute(each) for each in ("format", "format_version", "minidl_version")}
     found |= {"model": name, "model_args": parsed(WEIGHTS, file, "model_args", "a JSON object",
                                                   lambda value: isinstance(value, dict))}
-    for each, (must, good, _) in OF_DATA.items():
-        found[each] = parsed(WEIGHTS, file, each, must, good) if file.has(each) else None
-    return found
+    found |= dict.fromkeys(("preprocessing", "classes", "columns", "input", "code"))
+    return found | {each: parsed(WEIGHTS, file, each, must, good) for each, (must, good, _) in OF_DATA.items()
+                    if file.has(each)}
 
 
 # ---------------------------------------------------------------------- Keras's files

@@ -14,7 +14,7 @@ from minidl.data.sets.picture import FORMATS, MODES, read_picture
 from minidl.data.sets.table import numbers, read_cells, unnamed
 from minidl.training.stored import read_net
 
-from .common import Parser, add_code, add_json, complain, run, say, say_json
+from .common import Parser, add_code, add_json, complain, run, say, say_json, warn_of_transform
 
 BATCH = 256                                # items at a time: a net's arrays between layers grow with them
 BRIGHT = 64                                # a border this much brighter than the training images' mean is pointed out
@@ -58,6 +58,7 @@ def command(args: argparse.Namespace) -> None:
     if preprocessing is None:
         raise ValueError(f"{args.weights} does not say how pictures are normalised; save the net by "
                          "minidl.save(model, path, data=loader), as minidl train does")
+    warn_of_transform(args.weights, metadata)
     if len(shape) == 1:
         of_rows(args, net, metadata)
     elif 0 in shape[1:]:
@@ -85,6 +86,9 @@ def answers(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any], 
                 raise ValueError(f"{args.weights} is of {metadata['model']}, which answers with {outputs.shape[1]} "
                                  f"numbers per item, but has {len(classes)} classes ({', '.join(classes[:9])}); give "
                                  "it a logit for each, or use it in Python: minidl.load(path)")
+            if len({*classes}) < len(classes):
+                raise ValueError(f"{args.weights} has classes of the same name ({', '.join(classes[:9])}), which "
+                                 "cannot be told apart; save the net with a name of its own for each")
             logits = net.or_none(outputs) if hasattr(net, "or_none") else outputs
             probabilities = (outputs if _are_shares(outputs) else ops.softmax(logits, axis=1)).numpy()
         classes.append("none of them")

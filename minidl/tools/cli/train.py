@@ -43,7 +43,19 @@ from minidl.training.record import Record
 from minidl.training.run_folder import versions
 from minidl.zoo.own import import_file, is_code
 
-from .common import Parser, add_model, add_option, complain, ended, interrupted, quiet, say, typed, warned
+from .common import (
+    Parser,
+    add_model,
+    add_option,
+    complain,
+    ended,
+    interrupted,
+    quiet,
+    say,
+    typed,
+    warn_of_transform,
+    warned,
+)
 
 OF_ONE_CALL = ("check_grads", "config", "debug", "eval", "list_models", "no_progress", "output_dir", "resume",
                "sweep", "workers")         # no settings
@@ -357,7 +369,8 @@ def loaders(args: argparse.Namespace, train: data.Data, test: data.Data, where: 
 
 
 def build(args: argparse.Namespace, train: data.Data, where: str, weights: str | Path | None) -> nn.Module:
-    """The model on its device with its first parameters, which has run on one image of this data set's shape."""
+    """The model on its device with its first parameters, which has run on one image of this data set's shape. Raises
+    ValueError for a --top-k that its answer has not enough classes for."""
     known = zoo.find(args.model)
     shape = known.item(train.shape, **args.option)
     of_data = known.of_data(shape, len(train.classes))
@@ -373,7 +386,10 @@ def build(args: argparse.Namespace, train: data.Data, where: str, weights: str |
         minidl.load(model, weights)
     model.to(where).eval()                 # in training mode, running values would include the image
     with minidl.no_grad():
-        model(minidl.Tensor(np.zeros((1, *shape), np.float32), device=where))
+        answer = model(minidl.Tensor(np.zeros((1, *shape), np.float32), device=where))
+    if args.top_k and known.target == "label" and getattr(answer, "ndim", 0) == 2 and args.top_k >= answer.shape[1]:
+        raise ValueError(f"--top-k={args.top_k} must be below {answer.shape[1]}, the number of classes that "
+                         f"{args.model} answers with: the label is always among all of them")
     return model.train()
 
 
@@ -589,6 +605,7 @@ def look(args: argparse.Namespace, train: data.Data, test: data.Data, where: str
                          f"{args.eval}")
     known = read_metadata(weights)
     warn_of_change(weights, known["code"], zoo.find(args.model).code)
+    warn_of_transform(weights, known)
     _require_known(weights, test, exactly=True)
     size = os.path.getsize(weights)
     with nn.init.at_most(max(size, FREELY_BUILT)):         # the options may be those of a stranger's config.json
