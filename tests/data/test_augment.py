@@ -259,7 +259,7 @@ def test_gpu_images_are_the_cpus(augment: Augment) -> None:
 @pytest.mark.gpu
 def test_gpu_beyond_the_epochs_end_is_nan() -> None:
     """Nothing is cut out of what is not there."""
-    batches = data.DeviceBatches(loader(Augment(cutout=20), device="cuda"))
+    batches = data.DeviceBatches(loader(Augment(cutout=10), device="cuda"))
     for size in batches:
         batches.next(size)
     images, labels = batches.next(8)
