@@ -11,6 +11,7 @@ import re
 import struct
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -203,6 +204,23 @@ def test_a_run_of_another_net_says_what_is_lacking(finished: Path) -> None:
     assert "was saved from &#x27;Sequential&#x27;, which is not one of the zoo" in html
     made = plot.pictures(finished, net, loader())
     assert [path.name for path in made] == ["curves.png", "filters.png", "confusion.png", "report.html"]
+
+
+def test_a_report_says_that_there_was_a_transform(tmp_path: Path) -> None:
+    """Of stored weights: what the net answers is asked without it."""
+    folder = RunFolder(tmp_path / "run")
+    folder.write_config({"model": "perceptron", "data": "synthetic-digits", "limit_test": 20})
+    digits = data.load("synthetic-digits", "test", count=20)
+    for transform, counts in ((None, 0), (lambda image, label: (255 - image, label), 1)):
+        minidl.save(zoo.build("perceptron"), folder.path / "weights.h5",
+                    data=data.DataLoader(digits, 5, padding=2, transform=transform))
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            text = Parsed(plot.report(folder.path).read_text(encoding="utf-8")).text
+        assert "of 20 test images are right" in text
+        assert text.count("In the training items went through a transform, which the weights' file cannot") == counts
+        assert sum("weights.h5 was trained through the transform of a DataLoader" in str(warning.message)
+                   for warning in told) == counts
 
 
 def test_what_is_no_run_folder_or_damaged_is_refused(tmp_path: Path) -> None:
@@ -506,6 +524,7 @@ def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pyte
 def test_nothing_of_matplotlib_is_imported_early_or_changed(tmp_path: Path) -> None:
     code = f"""
 import sys
+import warnings
 from minidl import plot
 assert "matplotlib" not in sys.modules and "tensorboardX" not in sys.modules
 import matplotlib

@@ -370,4 +370,12 @@ def warn_of_change(path: object, there: Mapping[str, str] | None, here: Mapping[
                       stacklevel=3)
 
 
+def warn_of_transform(path: object, known: Mapping[str, Any]) -> None:
+    """Warn if the items of a net's training went through a transform, which the file of its weights cannot hold."""
+    if known.get("transform"):
+        warnings.warn(f"{path} was trained through the transform of a DataLoader, which its file cannot hold, so items "
+                      "are given to the net without it; if it does more than change them at random, use the net in "
+                      "Python, with that transform", UserWarning, stacklevel=3)
+
+
 __all__ = ["WEIGHTS", "Model", "WeightsError", "load", "read_metadata", "save"]

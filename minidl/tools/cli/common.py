@@ -171,14 +171,6 @@ def add_code(parser: argparse.ArgumentParser) -> None:
                         "or package.module:FUNCTION: it is run; what the weights name is not")
 
 
-def warn_of_transform(weights: object, known: dict[str, Any]) -> None:
-    """Warn if the items of a net's training went through a transform, which the file of its weights cannot hold."""
-    if known.get("transform"):
-        complain(f"warning: {weights} was trained through the transform of a DataLoader, which its file cannot hold, "
-                 "so items are given to the net without it; if it does more than change them at random, use the net in "
-                 "Python, with that transform")
-
-
 @contextmanager
 def warned() -> Iterator[None]:
     """Within, a warning is a line."""

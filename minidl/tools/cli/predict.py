@@ -12,9 +12,10 @@ from minidl import data, nn, ops
 from minidl.core import device
 from minidl.data.sets.picture import FORMATS, MODES, read_picture
 from minidl.data.sets.table import numbers, read_cells, unnamed
+from minidl.nn.weights import warn_of_transform
 from minidl.training.stored import read_net
 
-from .common import Parser, add_code, add_json, complain, run, say, say_json, warn_of_transform
+from .common import Parser, add_code, add_json, complain, run, say, say_json
 
 BATCH = 256                                # items at a time: a net's arrays between layers grow with them
 BRIGHT = 64                                # a border this much brighter than the training images' mean is pointed out

@@ -26,7 +26,7 @@ import minidl
 from minidl import data, distributed, nn, ops, optim, zoo
 from minidl.core import device
 from minidl.distributed import by_first
-from minidl.nn.weights import WeightsError, read_metadata, warn_of_change
+from minidl.nn.weights import WeightsError, read_metadata, warn_of_change, warn_of_transform
 from minidl.nn.weights.common import shown
 from minidl.ops.cpu import parallel
 from minidl.training import (
@@ -53,7 +53,6 @@ from .common import (
     quiet,
     say,
     typed,
-    warn_of_transform,
     warned,
 )
 

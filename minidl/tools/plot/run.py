@@ -149,6 +149,10 @@ def _stored_test(settings: dict[str, Any], path: Path, device: str, notes: list[
     except (FileNotFoundError, ValueError, ImportError) as error:
         notes.append(f"The test set is not on this machine: {error}")
         return None
+    if metadata.get("transform"):
+        weights.warn_of_transform(path, metadata)
+        notes.append("In the training items went through a transform, which the weights' file cannot hold: here they "
+                     "were given to the net without it.")
     return data.DataLoader(test.first(settings.get("limit_test")), 500, shuffle=False, device=device, **known)
 
 
