@@ -169,9 +169,9 @@ class AsGraph:
         self.back = [at for at, i in enumerate(self.copied) if calls.inputs[i] in written]
         self.read = sorted({value.number for call in program.calls for value in leaves((call.arguments, call.options))
                             if isinstance(value, Dynamic)})
-        made: list[Slot] = []                          # what the step returns, and the gradients of its arguments
-        replace(program.outputs, lambda v: made.append(v) if isinstance(v, Slot) else None)
-        made += [slot for place, slot in program.grads if slot is not None and isinstance(place, int)]
+        returned = [*dict.fromkeys(v for v in leaves(program.outputs) if isinstance(v, Slot))]
+        self.returned = {slot: f"made{i}" for i, slot in enumerate(returned)}
+        made = returned + [slot for place, slot in program.grads if slot is not None and isinstance(place, int)]
         stream = cupy.cuda.Stream(non_blocking=True)
         with _captured(), stream:          # a stream of its own: launch.empty keeps nothing of what it gives there
             free_all_blocks()              # what other streams left cannot be taken on this one
@@ -225,7 +225,7 @@ class AsGraph:
         Gradients are the same Tensors each time, except those of arguments, which are results.
         """
         program = self.program
-        text = Text(lock=self.lock, mark=mark_changed, start=self.addresses.start, wrap=wrap,
+        text = Text(self.returned, lock=self.lock, mark=mark_changed, start=self.addresses.start, wrap=wrap,
                     memory=self.memory)                # held, so that it is there as long as the function runs
         near = [f"near{at}" for at in range(len(self.copied))]
         for at, i in enumerate(self.copied):
@@ -244,7 +244,7 @@ class AsGraph:
         text.add(f"start({', '.join([*(f'{each}.data.ptr' for each in arrays), *numbers])})")
         for at in self.back:
             text.add(f"if near{at} is not far{at}: far{at}[...] = near{at}")
-        outputs, left = text.nested(program.outputs), iter(range(text.slots, len(self.results)))
+        outputs, left = text.nested(program.outputs), iter(range(len(self.returned), len(self.results)))
         for place, slot in program.grads:
             if isinstance(place, int):
                 text.add(f"given[{place}]._grad = " + ("None" if slot is None else f"wrap(made{next(left)})"))
@@ -260,12 +260,11 @@ class AsGraph:
 
 class Text:
     """A function of a replay's arguments, `given`, built line by line. A lock lets one thread at a time run it: between
-    writing a row of addresses and the launch that reads it, nothing else may write one. objects: what lines know by
-    name."""
+    writing a row of addresses and the launch that reads it, nothing else may write one. returned: the names of the
+    arrays that are returned. objects: what lines know by name."""
 
-    def __init__(self, **objects: object):
-        self.objects, self.lines = objects, ["def run(given):", "  with lock:"]
-        self.slots = 0
+    def __init__(self, returned: dict[Slot, str], **objects: object):
+        self.returned, self.objects, self.lines = returned, objects, ["def run(given):", "  with lock:"]
 
     def add(self, line: str) -> None:
         self.lines.append(f"    {line}")
@@ -284,10 +283,9 @@ class Text:
         return f"{f'given[{place}]' if isinstance(place, int) else self.name(place)}._grad._data"
 
     def nested(self, value: object) -> str:
-        """What a step returns, as `replace` makes it: Tensors around what was made in the places of Slots, in turn."""
+        """What a step returns, as `replace` makes it: Tensors around what was made in the places of Slots."""
         if isinstance(value, Slot):
-            self.slots += 1
-            return f"wrap(made{self.slots - 1})"
+            return f"wrap({self.returned[value]})"
         if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
             return f"{self.name(type(value))}([{', '.join(map(self.nested, value))}])"
         if isinstance(value, dict):

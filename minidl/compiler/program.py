@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -31,6 +31,25 @@ class Slot:
 
     def __repr__(self) -> str:
         return f"{'%' if self.kind == 'result' else '$' if self.array is None else '@'}{self.number}"
+
+
+class Weighted(tuple[Any, ...]):
+    """In what a step returned: the Slots of a Tensor and of its `weights`. Of two Tensors it makes that Tensor."""
+
+    def __new__(cls, items: Iterable[Any]) -> Any:
+        t, weights = items
+        if not isinstance(t, Tensor):
+            return super().__new__(cls, (t, weights))
+        t.weights = weights
+        return t
+
+
+class Bare(tuple[Any, ...]):
+    """In what a step returned: the Slot of an array. Of a Tensor it makes its array."""
+
+    def __new__(cls, items: Iterable[Any]) -> Any:
+        value, = items
+        return value._data if isinstance(value, Tensor) else super().__new__(cls, (value,))
 
 
 class Dynamic:

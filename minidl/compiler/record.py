@@ -22,15 +22,15 @@ import numpy as np
 from ..core import tensor
 from ..core.device import Array, is_array, is_cuda
 from ..core.mode import Listener, Watched, mode, unwrapped
-from ..core.tensor import Tensor, wrap
+from ..core.tensor import Tensor, share, weights_of, wrap
+from ..ops.common.op import counted
 from ..ops.common.primitives import known
 from .graph import backward_ahead
-from .program import Call, Dynamic, Program, Slot, leaves, replace
+from .program import Bare, Call, Dynamic, Program, Slot, Weighted, leaves, replace
 from .reads.arguments import Argument
-from .reads.facts import Facts
+from .reads.facts import PLAIN, Facts
 from .reads.names import MAX_BYTES, Names, claim, is_users
 
-PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)       # what a step may return besides Tensors
 BEFORE = "goes backward through what was computed before the step"
 
 
@@ -89,7 +89,8 @@ class Recorder(Listener):
         self.slots: dict[int, Slot] = {}               # of arrays, by id, for as long as they live
         self.ends: list[weakref.ref[Any]] = []         # of these: ids are used again
         self.facts = Facts()
-        self.names = Names(self.facts)
+        self.own: dict[int, tuple[weakref.ref[Tensor], str]] = {}            # Tensors of this run, and the lines
+        self.names = Names(self.facts, self.is_own)
         claim(step)
         self.names.follow(step, self.name)
         self.check_names()
@@ -102,7 +103,6 @@ class Recorder(Listener):
         self.leaves: dict[int, Tensor] = {}            # whose .grad was set or written
         self.lines: dict[int, str] = {}                # that did so last
         self.changed: dict[int, Tensor] = {}
-        self.own: dict[int, tuple[weakref.ref[Tensor], str]] = {}            # Tensors of this run, and the lines
         self._backends: dict[tuple[str, bool], RecordingBackend] = {}
 
     # ------------------------------------------------------------------ what ops, tape and optimizers tell
@@ -327,7 +327,7 @@ class RecordingBackend:
 
 def record(step: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Program, Any]:
     """Run a step and note what it does: (its program, what it returned, with Tensors off the tape)."""
-    values = values_of(arguments, options)
+    values = [*arguments, *options.values()]
     given = [value for value in values if isinstance(value, Tensor) or is_array(value)]
     recorder = Recorder(step, given)
     for value in values:
@@ -346,8 +346,8 @@ def record(step: Callable[..., Any], arguments: tuple[Any, ...], options: dict[s
     if what := recorder.facts.changed_arguments(given):
         raise CompileError(f"compile: {recorder.name} changes {what} which a replay could not repeat; change a copy, "
                            f"or do it outside ({recorder.line})")
-    outputs = replace(returned, functools.partial(_output, recorder))
-    returned = replace(returned, lambda value: wrap(value._data) if isinstance(value, Tensor) else unwrapped(value))
+    outputs = replace(returned, functools.partial(_output, recorder, {}))
+    returned = replace(returned, functools.partial(_off_the_tape, {}))
     _refuse_what_stays(recorder)
 
     def place(t: Tensor) -> Tensor | int:
@@ -362,13 +362,19 @@ def record(step: Callable[..., Any], arguments: tuple[Any, ...], options: dict[s
     return program, returned
 
 
-def values_of(arguments: tuple[Any, ...], options: dict[str, Any]) -> list[Any]:
-    """A step's arguments in the order that programs know them by."""
-    return [*arguments, *(options[name] for name in sorted(options))]
+def _off_the_tape(met: dict[Any, Tensor], value: object) -> Any:
+    """A value that a step returned, as the caller gets it. met: weights that others have, too, see `counted`."""
+    if not isinstance(value, Tensor):
+        return unwrapped(value)
+    alias = wrap(value._data)
+    share(alias, value)
+    if (weights := weights_of(value)) is not None:
+        alias.weights = met.setdefault(counted(weights), wrap(weights._data))
+    return alias
 
 
-def _output(recorder: Recorder, value: object) -> Any:
-    """A value that a step returned, as its program has it."""
+def _output(recorder: Recorder, met: dict[Any, Tensor], value: object) -> Any:
+    """A value that a step returned, as its program has it. met: as above."""
     if isinstance(value, Tensor) or is_array(value):
         array = _of(value)
         if isinstance(value, Tensor):
@@ -376,7 +382,15 @@ def _output(recorder: Recorder, value: object) -> Any:
         if id(array) not in recorder.slots:
             raise CompileError(f"compile: {recorder.name} returns an array of shape {array.shape} that no "
                                f"primitive made; return Tensors that it computed ({recorder.line})")
-        return recorder.slots[id(array)]
+        slot = recorder.slots[id(array)]
+        if not isinstance(value, Tensor):
+            return Bare((slot,))
+        if (weights := weights_of(value)) is None:
+            return slot
+        if not recorder.is_own(weights):
+            raise CompileError(f"compile: {recorder.name} returns a mean with weights that were there before the step; "
+                               f"compute the mean in the step ({recorder.line})")
+        return Weighted((slot, _output(recorder, met, met.setdefault(counted(weights), weights))))
     if not isinstance(value, PLAIN):
         raise CompileError(f"compile: {recorder.name} returns a {type(value).__name__}, which a replay could not "
                            "make anew; return Tensors and plain values, in tuples, lists and dicts "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..core.tensor import Tensor, mark_changed, wrap
+from ..core.tensor import Tensor, mark_changed, share, wrap
 from .plan import plan
 from .program import Call, Dynamic, Place, Program, Slot, leaves, replace
 
@@ -31,6 +31,7 @@ class ByCalls:
                        call.several, [slot.number for slot in end])
                       for call, end in zip(program.calls, self.plan.ends, strict=True)]
         self.changed, self.leaves = Places(program.changed), Places([place for place, _ in program.grads])
+        self.shared = _shared(program)
 
     def values(self, arrays: list[Any], numbers: list[Any],
                side: SideStreams | Buckets | Dry | None = None) -> list[Any]:
@@ -73,7 +74,35 @@ class ByCalls:
         values = self.values(arrays_of(program, given), [dynamic.read() for dynamic in program.dynamics])
         for leaf, (_, slot) in zip(self.leaves.of(given), program.grads, strict=True):
             leaf._grad = None if slot is None else wrap(values[slot.number])
-        return replace(program.outputs, lambda v: wrap(values[v.number]) if isinstance(v, Slot) else v)
+
+        def made(value: object) -> Any:
+            if not isinstance(value, Slot):
+                return value
+            t = wrap(values[value.number])
+            if value in self.shared:
+                places, gradient = self.shared[value]
+                known, = places.of(given)
+                of = known._grad if gradient else known
+                if isinstance(of, Tensor):             # and no array
+                    share(t, of)
+            return t
+        return replace(program.outputs, made)
+
+
+def _shared(program: Program) -> dict[Slot, tuple[Places, bool]]:
+    """Of what a step returns, the values in the memory of a Tensor that others know: an argument or one from outside,
+    or (True) its gradient."""
+    tensors = {id(t._data): t for t in program.facts.tensors}
+    owners: dict[Slot, tuple[Place, bool]] = {slot: (i, False) for i, slot in enumerate(program.inputs)}
+    owners |= {slot: (place, True) for place, slot in program.grads if slot is not None}
+    sources, found = program.sources(), {}
+    for slot in leaves(program.outputs):
+        if isinstance(slot, Slot):
+            root = sources.get(slot, slot)
+            place, gradient = owners.get(root, (tensors.get(id(root.array)), False))
+            if place is not None:
+                found[slot] = Places([place]), gradient
+    return found
 
 
 class Places:

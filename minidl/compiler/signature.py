@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core.device import is_array, precision
+from ..core.device import address, is_array, precision
 from ..core.mode import mode
 from ..core.tensor import Tensor
-from .reads.facts import INEXACT, PLAIN
+from .reads.facts import INEXACT, is_plain
 from .reads.looks import Look, Read
 
 
@@ -56,17 +56,23 @@ def _read(kinds: tuple[type | None, ...]) -> tuple[list[int], Read]:
             array = f"(array{i} := {_array_text(kind, f'values[{i}]')})"
             texts.append(f"values[{i}].__class__, {array}.__class__, array{i}.shape, array{i}.dtype")
         if kind is Tensor:
-            texts.append(f"values[{i}].requires_grad, values[{i}].node is None, values[{i}]._grad is None")
+            texts.append(f"values[{i}].requires_grad, values[{i}].node is None, values[{i}]._grad is None, "
+                         f"hasattr(values[{i}], 'weights')")
     if len(arrays) > 1:
         ids = [f"id({root_text(f'array{i}')})" for i in arrays]
-        lists = ", ".join([f"[{', '.join(f'id(array{i})' for i in arrays)}]", f"[{', '.join(ids)}]"])
-        texts.append(f"len({{{', '.join(ids)}}}) == {len(ids)} or $3({lists})")
+        texts.append(f"len({{{', '.join(ids)}}}) == {len(ids)} or "
+                     f"$3([{', '.join(f'array{i}' for i in arrays)}], [{', '.join(ids)}])")
     return arrays, Read(f"({', '.join(texts)})", (precision, mode, _plain, _alike))
 
 
-def _alike(*lists: list[int]) -> tuple[tuple[int, ...], ...]:
-    """Which items of each list are the same."""
-    return tuple(tuple(map(items.index, items)) for items in lists)
+def _alike(arrays: list[Any], roots: list[int]) -> tuple[tuple[Any, ...], ...]:
+    """Which arrays are the same, and which are in one memory, as the ids of its owners say: how far apart, and by which
+    strides."""
+    same = {id(array): i for i, array in reversed([*enumerate(arrays)])}
+    first = [*map(roots.index, roots)]
+    return tuple((same[id(array)], at, *((address(array) - address(arrays[at]), array.strides)
+                                         if roots.count(root) > 1 else ()))
+                 for array, at, root in zip(arrays, first, roots, strict=True))
 
 
 def _plain(value: Any) -> tuple[Any, ...]:
@@ -78,9 +84,9 @@ def _plain(value: Any) -> tuple[Any, ...]:
                         "Tensors, arrays and plain values, and use other objects from outside the step") from None
     if isinstance(value, INEXACT):
         return type(value), repr(value)
-    if type(value) in (tuple, frozenset):              # a program knows Tensors in it as these ones, from outside
-        return type(value), type(value)(_Same(each) if isinstance(each, Tensor) else _plain(each) for each in value)
-    return type(value), value if isinstance(value, (*PLAIN, type, np.dtype)) else _Same(value)
+    if type(value) in (tuple, frozenset):  # in order, which a step may see; a program knows Tensors in it as these
+        return type(value), tuple(_Same(each) if isinstance(each, Tensor) else _plain(each) for each in value)
+    return type(value), value if is_plain(value) or isinstance(value, (type, np.dtype)) else _Same(value)
 
 
 class _Same:

@@ -25,7 +25,7 @@ from .plan import can_be_captured
 from .program import Program
 from .reads.facts import Fact, first_change
 from .reads.looks import Look, Read
-from .record import CompileError, line_of, record, values_of
+from .record import CompileError, line_of, record
 from .replay import ByCalls
 from .signature import Signature, root_text
 
@@ -125,7 +125,7 @@ class CompiledStep(Generic[P, R]):
         names: tuple[str, ...] = ()
         values: Sequence[Any] = arguments
         if options:
-            names, values = tuple(sorted(options)), values_of(arguments, options)
+            names, values = tuple(options), [*arguments, *options.values()]      # in the order in which **more has them
         ready = self._ready
         if ready is not None and (found := ready.look(names, values)) is not None:
             return ready.run(found)

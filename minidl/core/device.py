@@ -223,6 +223,12 @@ def is_cuda(array: object) -> TypeGuard[Array]:
     return cupy is not None and isinstance(array, cupy.ndarray)
 
 
+def address(array: Array) -> int:
+    """Where an array begins in its device's memory."""
+    start: int = array.data.ptr if is_cuda(array) else array.__array_interface__["data"][0]
+    return start
+
+
 def to_device(array: Array, device: str) -> Array:
     """Move an array to a device; the same array comes back when it is there already.
 

@@ -16,6 +16,8 @@ from hashlib import blake2b
 
 import numpy as np
 
+from .mode import mode
+
 Key = tuple[int, int]
 
 
@@ -72,6 +74,7 @@ def get_state() -> Key:
     >>> set_state(state); b == generator().random()
     True
     """
+    mode.recorder.refuse("looks at the state of the random numbers")
     stream = _own.stream or _shared
     return stream.seed, stream.counter
 
@@ -86,6 +89,7 @@ def set_state(state: Key) -> None:
             and 0 <= state[0] < 2**64 and 0 <= state[1] < 2**63):
         raise ValueError(f"set_state: state is {state!r} but must be (seed, counter), ints in [0, 2**64) and "
                          "[0, 2**63); pass what get_state gave")
+    mode.recorder.refuse("seeds the random numbers")
     stream = _Stream(*state)
     if not _own.within and threading.current_thread() is threading.main_thread():
         _shared = stream
@@ -110,6 +114,7 @@ class stream_of:
         self.numbers = numbers
 
     def __enter__(self) -> None:
+        mode.recorder.refuse("seeds the random numbers")
         self.before = _own.stream, _own.within
         digest = blake2b(repr(self.numbers).encode(), digest_size=8).digest()
         _own.stream, _own.within = _Stream(int.from_bytes(digest, "little")), self.numbers

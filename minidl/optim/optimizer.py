@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -37,6 +37,15 @@ class Group(dict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         mode.recorder.reads(self, what=f"the optimizer's {name}", entry=name)
         return super().__getitem__(name)
+
+    def __iter__(self) -> Iterator[str]:   # so that dict(group) and {**group} ask __getitem__, too
+        return super().__iter__()
+
+    def items(self) -> Any:
+        return ItemsView(self)
+
+    def values(self) -> Any:
+        return ValuesView(self)
 
     def get(self, name: str, default: object = None) -> Any:
         try:

@@ -14,6 +14,7 @@ import copy
 import ctypes
 import dataclasses
 import datetime
+import enum
 import functools
 import gc
 import importlib
@@ -24,10 +25,12 @@ import os
 import pickle
 import random
 import sys
+import threading
 import time
 import types
 import warnings
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,7 @@ from twins import CompileError, Refused, Verdict, World, compare
 import minidl
 from minidl import Tensor, data, init, nn, no_grad, ops, optim
 from minidl.compiler.reads import facts
+from minidl.core import rng
 from minidl.ops.common.op import OPS, op
 from minidl.training import fit
 
@@ -435,6 +439,95 @@ class Row(tuple[float, ...]):
     by = 1.0
 
 
+class Indirect:
+    """What reads `by` is no plain function: Python's descriptors hold it, or Python calls it by itself."""
+
+    values = [1.0]
+
+    def __class_getitem__(cls, name: object) -> Any:
+        return cls.values[0]
+
+    def _times(self, factor: float) -> float:
+        return factor * self.values[0]
+
+    partial = functools.partialmethod(_times, 1.0)
+
+    @functools.singledispatchmethod
+    def dispatched(self, of: object) -> float:
+        return self._times(1.0)
+
+    @functools.cached_property
+    def cached(self) -> float:
+        return self._times(1.0)
+
+    @staticmethod
+    def __call__() -> float:               # type: ignore[override]
+        return Indirect.values[0]
+
+    @functools.lru_cache(1)                # noqa: B019
+    def __len__(self) -> int:
+        return int(self.values[0])
+
+
+class Pair(tuple[float, ...]):
+    def __new__(cls, first: float, second: float | None = None) -> Any:
+        return super().__new__(cls, (first, Indirect.values[0] if second is None else second))
+
+
+class Choice(enum.Enum):
+    A = 1
+
+    @property
+    def by(self) -> float:
+        return Indirect.values[0]
+
+
+class Real(float):
+    def half(self) -> float:
+        return self * Indirect.values[0]
+
+
+class Mangled:
+    """Slots by the name that the code says, and a single one."""
+
+    __slots__ = ("__by",)
+
+    def __init__(self) -> None:
+        self.__by = 1.0
+
+    def set(self, value: float) -> None:
+        self.__by = value
+
+    def get(self) -> float:
+        return self.__by
+
+
+class OneSlot:
+    __slots__ = "by"                       # a text is one name
+
+
+def matched(held: Any) -> float:
+    match held:
+        case types.SimpleNamespace(by=1.0):
+            return 1.0
+    return 2.0
+
+
+def sorted_by_values(held: Any) -> float:
+    return sorted([3.0, 2.0], key=held)[0]
+
+
+def set_values(held: Any, value: float) -> None:
+    Indirect.values[0] = value
+
+
+def fresh(make: Any) -> Any:
+    def made() -> Any:
+        Indirect.values[0] = 1.0
+        return make()
+    return made
+
+
 class Methods:
     values = [1.0]
 
@@ -503,6 +596,36 @@ CONFIGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any,
     "function's attribute": (lambda: [f := (lambda: f.by), set_slots(f, 1.0)][0],
                              lambda c: c(), set_slots),
     "attrgetter": (lambda: types.SimpleNamespace(by=1.0), operator.attrgetter("by"), set_slots),
+    # What holds no value itself, but code that reads one
+    **{f"{name}": (fresh(make), read, set_values) for name, make, read in (
+        ("partial method", Indirect, lambda c: c.partial()),
+        ("method by a class", Indirect, lambda c: c.dispatched(1)),
+        ("cached property of a new object", lambda: Indirect, lambda c: c().cached),
+        ("item of a class", lambda: Indirect, lambda c: c[0]),
+        ("call without self", Indirect, lambda c: c()),
+        ("length of a new object", lambda: Indirect, lambda c: float(len(c()))),
+        ("__new__", lambda: Pair, lambda c: c(1.0)[1]),
+        ("property of an Enum", lambda: Choice.A, lambda c: c.by),
+        ("method of a float", lambda: Real(1.0), lambda c: c.half()),
+        ("key of a sort", lambda: functools.cmp_to_key(lambda a, b: (a - b) * (3 - 2 * Indirect.values[0])),
+         sorted_by_values),
+        ("vectorized function", lambda: np.vectorize(lambda x: x * Indirect.values[0]), lambda c: float(c(1.0))),
+        ("key of a dict", lambda: {(lambda: Indirect.values[0]): 1.0}, lambda c: next(iter(c))()),
+        ("default of a dict", lambda: defaultdict(lambda: Indirect.values[0]), lambda c: c.default_factory()),
+        ("function in a context", lambda: contextvars.ContextVar("c", default=lambda: Indirect.values[0]),
+         lambda c: c.get()()))},
+    "mangled slot": (Mangled, lambda c: c.get(), lambda c, v: c.set(v)),
+    "single slot": (lambda: [s := OneSlot(), set_slots(s, 1.0)][0], lambda c: c.by, set_slots),
+    "pattern": (lambda: types.SimpleNamespace(by=1.0), matched, set_slots),
+    "dotted attrgetter": (lambda: types.SimpleNamespace(inner=types.SimpleNamespace(by=1.0)),
+                          lambda c: operator.attrgetter("inner.by")(c), lambda c, v: set_slots(c.inner, v)),
+    "field of a text": (lambda: types.SimpleNamespace(by=1.0), lambda c: float("{c.by}".format(c=c)),      # noqa: UP032
+                        set_slots),
+    "class of an object": (lambda: Special(), lambda c: float(c.by if type(c) is Special else 3.0),
+                           lambda c, v: setattr(c, "__class__", Methods)),
+    "order in memory": (lambda: [np.ones((2, 2))], lambda c: 1.0 if c[0].flags.c_contiguous else 2.0,
+                        lambda c, v: operator.setitem(c, 0, np.ones((2, 2), order="F"))),
+    "thread's own": (threading.local, by_or_one, set_slots),
     # What is not there any more, and what comes later
     "slot that goes": (lambda: [s := Slots(), set_slots(s, 2.0)][0], by_or_one, goes),
     "slot that comes": (Slots, by_or_one, set_slots),
@@ -1640,6 +1763,13 @@ def a_primitive_called_by_hand(w: World) -> None:
 
 
 # ---------------------------------------------------------------- what is returned
+COUNTED = Tensor(np.array([0, -1, 1]))
+
+
+def weighted(x: Tensor, reduction: str = "mean") -> Tensor:
+    return ops.cross_entropy(minidl.stack([x, 2 * x, -x]), COUNTED, ignore_index=-1, reduction=reduction)
+
+
 RETURNS: dict[str, tuple[Callable[..., Any], str]] = {
     "nothing": (lambda x, p, n: None, "equal"),
     "a tuple": (lambda x, p, n: (x * 2, p * x), "equal"),
@@ -1660,6 +1790,9 @@ RETURNS: dict[str, tuple[Callable[..., Any], str]] = {
     "a count": (lambda x, p, n: next(n), "refused"),
     "a count beside a Tensor": (lambda x, p, n: (x * 2, next(n)), "refused"),
     "an array": (lambda x, p, n: (x * 2).data, "either"),
+    "a weighted mean": (lambda x, p, n: weighted(x * p), "equal"),
+    "two means of the same weights": (lambda x, p, n: (weighted(x * p), weighted(x + p)), "equal"),
+    "losses of labels": (lambda x, p, n: weighted(x * p, "none"), "equal"),
     "a Module": (lambda x, p, n: (x * 2, nn.Tanh()), "either"),
     "a generator": (lambda x, p, n: (x * i for i in range(2)), "either"),
     "a set": (lambda x, p, n: {1, 2}, "either"),
@@ -1689,6 +1822,127 @@ def returning(name: str) -> Callable[[World], None]:
 
 for name, (_, must) in RETURNS.items():
     SCENARIOS[f"returns {name}"] = Scenario(returning(name), must)
+
+
+@equal
+def the_sum_of_returned_means(w: World) -> None:
+    """Means of the same labels' weights have them, also where a step returned both."""
+    held: list[Any] = []
+    call = w.compile(lambda x: (weighted(x), weighted(2 * x)))
+    w.watch(held)
+    for i in range(CALLS):
+        one, other = call(pair(i))
+        held[:] = [one + other]
+
+
+@equal
+def a_returned_view_is_changed(w: World) -> None:
+    """It is one of the Tensor whose memory it has: a graph that kept the old values is refused."""
+    p, said = weight(1, 2), [""]
+    call = w.compile(lambda x: (p.detach(), x.reshape(2, 1)))
+    w.watch(p, said)
+    for i in range(CALLS):
+        x = pair(i)
+        for of, at in ((p, 0), (x.detach().requires_grad_(True) if i % 2 else x, 1)):
+            old = (of * p).sum()
+            with no_grad():
+                call(x)[at].add_(1.0)
+            try:
+                old.backward()
+            except ValueError as error:
+                said[0] = str(error)
+
+
+# ---------------------------------------------------------------- what decides what a program is for
+
+
+@equal
+def the_order_of_named_arguments(w: World) -> None:
+    def step(x: Tensor, **more: Any) -> Any:
+        for value in more.values():
+            x = x * 2 + value
+        return {name: value * x for name, value in more.items()}
+    call = w.compile(step)
+    for i in range(2 * CALLS):
+        names = ("a", "b") if i < CALLS else ("b", "a")
+        call(pair(i), **{name: numbers(ord(name)) for name in names})
+
+
+@equal
+def the_order_of_a_set(w: World) -> None:
+    def step(x: Tensor, factors: frozenset[int]) -> Tensor:
+        for factor in factors:
+            x = x * 2 + factor
+        return x
+    call = w.compile(step)
+    for i in range(2 * CALLS):
+        call(pair(i), frozenset([0, 8] if i < CALLS else [8, 0]))
+
+
+@refused
+def a_loss_that_has_weights_later(w: World) -> None:
+    """As an argument: what the step makes of it has them, too."""
+    call = w.compile(lambda loss: loss * 2)
+    for i in range(2 * CALLS):
+        x = minidl.stack([pair(i)] * 3)
+        call(ops.cross_entropy(x, Tensor([0, 1, 1])) if i < CALLS else ops.cross_entropy(x, COUNTED, ignore_index=-1))
+
+
+@equal
+def labels_that_are_views_of_one_array(w: World) -> None:
+    """Losses of two heads count alike where they have the same labels; later they have other ones."""
+    def step(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return ops.cross_entropy(x, a, ignore_index=-1) + ops.cross_entropy(2 * x, b, ignore_index=-1)
+    call = w.compile(step)
+    for i in range(2 * CALLS):
+        both = np.array([0, -1, 1, 1, 0, -1])
+        labels = Tensor(both)
+        call(minidl.stack([pair(i)] * 3), labels[:3], labels[:3] if i < CALLS else labels[3:])
+
+
+@equal
+def what_a_tensor_that_no_op_is_given_is_like(w: World) -> None:
+    p, q = weight(1, 2), weight(3)
+    call = w.compile(lambda x: (x * p).sum() * (2 if q.requires_grad else 3) * len(q))
+    for i in range(3 * CALLS):
+        if i == CALLS:
+            q.requires_grad_(False)
+        if i == 2 * CALLS:
+            q.data = np.ones(2, np.float32)
+        call(pair(i))
+
+
+@equal
+def the_class_of_a_module(w: World) -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    call = w.compile(lambda x: net(x))
+    for i in range(2 * CALLS):
+        if i == CALLS:
+            net[1].__class__ = nn.Tanh
+        call(pair(i))
+
+
+@equal
+def a_group_that_is_copied(w: World) -> None:
+    sgd = optim.SGD([weight(1, 2)], lr=0.5)
+    call = w.compile(lambda x: x * {**sgd.groups[0]}["lr"] * dict(sgd.groups[0].items())["lr"])
+    for i in range(2 * CALLS):
+        if i == CALLS:
+            sgd.lr = 0.25
+        call(pair(i))
+
+
+for name, seeds in {
+        "manual seed": lambda: minidl.manual_seed(3), "a state": lambda: rng.set_state((3, 4)),
+        "what is drawn next": rng.get_state, "numbers of an item": lambda: rng.stream_of(1, 2).__enter__()}.items():
+    def seeded(w: World, seeds: Callable[[], Any] = seeds) -> None:
+        def step(x: Tensor) -> Tensor:
+            seeds()
+            return x * minidl.rand(2)
+        call = w.compile(step)
+        for i in range(CALLS):
+            call(pair(i))
+    SCENARIOS[f"random numbers by {name}"] = Scenario(seeded, "refused")
 
 
 # ---------------------------------------------------------------- errors

@@ -296,9 +296,15 @@ def test_nested_results(value: Any) -> None:
         return names[-1]
     expected = with_slots(value, named)
     made = {f"made{i}": name for i, name in enumerate(names)}
-    text = Text(wrap=lambda each: each, lock=contextlib.nullcontext(), **made)
-    text.add(f"return {text.nested(with_slots(value, lambda: Slot(0, 'result', (1,), np.dtype(float))))}")
-    assert text.slots == len(names)
+    slots: dict[Slot, str] = {}
+
+    def slot() -> Slot:
+        one = Slot(0, "result", (1,), np.dtype(float))
+        slots[one] = f"made{len(slots)}"
+        return one
+    outputs = with_slots(value, slot)
+    text = Text(slots, wrap=lambda each: each, lock=contextlib.nullcontext(), **made)
+    text.add(f"return {text.nested(outputs)}")
     found = text.function()([])
     assert found == expected
     assert type(found) is type(expected)

@@ -19,11 +19,16 @@ from ...core.mode import Watched, changes
 from ...core.tensor import Tensor
 from .looks import Read
 
-PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, Enum)
+PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)
 INEXACT = (float, complex, np.generic)     # of these: types whose equal values may differ
 GONE = object()                            # in the place of a value that is not there
 MAX_SPELLED = 64                           # up to this many items of a container have a test each: half of a map's time
 ENTRY = "$0[$1]"                           # of a dict, by its name
+
+
+def is_plain(value: object) -> bool:
+    """Whether a value is all that it says: one of a user's class may have attributes and methods of its own."""
+    return isinstance(value, PLAIN) and type(value).__module__.split(".")[0] in ("builtins", "numpy", "minidl")
 
 
 def same(a: Any, b: Any) -> bool:
@@ -34,12 +39,12 @@ def same(a: Any, b: Any) -> bool:
         return False
     if isinstance(a, tuple):
         return len(a) == len(b) and all(map(same, a, b))
-    return isinstance(a, PLAIN) and (repr(a) == repr(b) if isinstance(a, INEXACT) else bool(a == b))
+    return is_plain(a) and (repr(a) == repr(b) if isinstance(a, INEXACT) else bool(a == b))
 
 
 def picture(array: np.ndarray) -> tuple[Any, ...]:
     """What an array held, to the bit: 0 is not -0. For objects: which ones."""
-    return array.dtype, array.shape, array.tobytes()
+    return array.dtype, array.shape, array.strides, array.tobytes()
 
 
 class Fact(NamedTuple):
@@ -91,8 +96,14 @@ class Facts:
 
     # ------------------------------------------------------------------ what is noted
     def tensor(self, t: Tensor) -> None:
+        """One that an op is given."""
         if self._first("tensor", id(t)):
             self.tensors.append(t)
+            self.flags(t)
+
+    def flags(self, t: Tensor) -> None:
+        """A Tensor whose shape, dtype and requires_grad may be looked at."""
+        if self._first("flags", id(t)):
             what = f"a Tensor's array or requires_grad (shape {t.shape})"
             self._note("$0._data", (t,), t._data, what)
             self._note("$0.requires_grad", (t,), t.requires_grad, what)
@@ -132,6 +143,12 @@ class Facts:
         if function.__kwdefaults__:        # a dict, which may be changed itself
             self.container(function.__kwdefaults__, f"the defaults of {what}")
 
+    def class_of(self, value: object, what: str) -> None:
+        self._note("type($0)", (value,), type(value), f"the class of {what}")
+
+    def bases(self, cls: type) -> None:
+        self._note("$0.__bases__", (cls,), cls.__bases__, f"the bases of the class {cls.__name__}")
+
     def state(self, value: object, read: Callable[[Any], Any], what: str) -> None:
         """For iterators and random numbers."""
         self._note("not $0($1) != $2", (read, value, read(value)), True, f"the state of {what}")
@@ -147,7 +164,7 @@ class Facts:
                                           "ops,")
 
     def watch(self, value: Watched) -> None:
-        self.noted.watched.setdefault(id(value), (value, _attributes(value)))
+        self.noted.watched.setdefault(id(value), (value, type(value), _attributes(value)))
 
     def setting(self, place: Mapping[str, Any], name: str, value: object, what: str) -> None:
         """An entry whose changes are in `changes`."""
@@ -171,7 +188,7 @@ class _Noted:
     """Attributes of what is Watched and numbers of optimizers: they are looked at only if `changes` has moved."""
 
     def __init__(self) -> None:
-        self.watched: dict[int, tuple[Watched, dict[str, Any]]] = {}
+        self.watched: dict[int, tuple[Watched, type, dict[str, Any]]] = {}
         self.settings: list[Fact] = []
         self._changes = changes[0]         # when they were last looked at
 
@@ -179,8 +196,10 @@ class _Noted:
         if self._changes == changes[0]:
             return None
         now = changes[0]
-        for value, then in self.watched.values():
+        for value, cls, then in self.watched.values():
             attributes = _attributes(value)
+            if type(value) is not cls:
+                return f"the class of a {cls.__name__}"
             if list(attributes) != list(then):
                 return f"the attributes of a {type(value).__name__}"
             for name, attribute in then.items():
@@ -202,5 +221,5 @@ def _short(value: object) -> str:
         return f"a Tensor of shape {value.shape}"
     if value is GONE:
         return "nothing"
-    text = repr(value) if isinstance(value, PLAIN) else f"a {type(value).__name__}"
+    text = repr(value) if isinstance(value, (*PLAIN, Enum)) else f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import array
 import builtins
+import contextlib
 import contextvars
 import dis
 import functools
+import gc
 import inspect
 import itertools
 import operator
@@ -24,29 +26,47 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
 
-from ...core.device import is_array
 from ...core.mode import Watched
 from ...core.tensor import Tensor
-from .facts import GONE, PLAIN, Facts
+from .facts import GONE, Facts, is_plain
 
 LIBRARY = str(Path(__file__).resolve().parents[2]) + os.sep
 _PACKAGES = tuple(folder + os.sep for folder in (*site.getsitepackages(), site.getusersitepackages()))
 _OTHERS = (str(Path(functools.__file__).parent) + os.sep, *_PACKAGES)
 MAX_BYTES = 1 << 20                        # of an array of the host: each replay looks at all of it
 _GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME"}
+_NO_METHODS = {"__init__", "__dict__", "__weakref__"}  # but for that, what Python calls by itself; __init__ is met
 _IMPORTS = {"import_module", "__import__"}             # code with one of these may import what it has a word for
-_UNSEEN = {"builtins.memoryview", "torch.Tensor", "multiprocessing.sharedctypes.SynchronizedBase",
+_UNSEEN = {"builtins.memoryview", "_thread._local", "torch.Tensor", "multiprocessing.sharedctypes.SynchronizedBase",
            *(f"_ctypes.{name}" for name in ("_SimpleCData", "_Pointer", "Array", "Structure", "Union"))}
 _CLOCKS = {"time", "datetime"}             # modules; they may tell the same in two recordings, and another hour later
 _TELLS_TIME = {"now", "today", "utcnow", "localtime", "gmtime", "ctime", "asctime", "strftime"}
-_ANY_ATTRIBUTE = {"vars", "__dict__", "getattr"}       # code with one of these may read any attribute,
+_ANY_ATTRIBUTE = {"vars", "__dict__", "getattr", "attrgetter", "methodcaller", "asdict", "astuple"}     # code with one
+# of these may read any attribute,
 _ANY_GLOBAL = {"globals", "modules", "__globals__"}    # and with one of these any global that it has a word for
+_FORMATS = {"format", "format_map"}
+# What holds the functions that it calls, as C sees it.
+_HOLDERS = (functools.partial, property, staticmethod, classmethod, MethodType, MethodWrapperType, BuiltinFunctionType,
+            type(functools.cmp_to_key(max)))
 _RUNS_TEXT = {"eval", "exec"}              # Python's functions, with which it may read what a text names
+
+
+def _in_context(variable: contextvars.ContextVar[Any]) -> Any:
+    with contextlib.suppress(LookupError):
+        return variable.get()
 
 
 @functools.cache
@@ -55,7 +75,7 @@ def _states() -> dict[type, Callable[[Any], Any]]:
     import."""
     return {
         random.SystemRandom: lambda r: object(),       # never the same
-        itertools.count: repr, random.Random: lambda r: r.getstate(), contextvars.ContextVar: lambda v: v.get(None),
+        itertools.count: repr, random.Random: lambda r: r.getstate(), contextvars.ContextVar: _in_context,
         np.random.Generator: lambda g: repr(g.bit_generator.state),
         np.random.RandomState: lambda r: repr(r.get_state(legacy=False)["state"]),
         **dict.fromkeys(map(type, (iter([]), iter(()), iter({}), iter(range(0)), iter(""), iter(set()), reversed([]))),
@@ -98,11 +118,15 @@ def _mentioned(code: CodeType) -> tuple[frozenset[str], ...]:
     the functions defined within."""
     names, words, imports = set(), set(code.co_names), set()
     texts: set[str] = set()
+    loaded: tuple[str, ...] = ()           # by the instruction before
     for instruction in dis.get_instructions(code):
         if instruction.opname in _GLOBALS:
             names.add(instruction.argval)
         if instruction.opname == "IMPORT_NAME":
             imports.add(instruction.argval)
+        if instruction.opname == "MATCH_CLASS":        # case Point(x=0)
+            words.update(loaded)
+        loaded = instruction.argval
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             inner = _mentioned(constant)
@@ -112,8 +136,10 @@ def _mentioned(code: CodeType) -> tuple[frozenset[str], ...]:
             texts |= inner[3]
         elif isinstance(constant, str):
             texts.add(constant)
-            if constant.isidentifier():    # getattr(x, "name")
-                words.add(constant)
+            if all(map(str.isidentifier, parts := constant.split("."))):           # getattr(x, "name")
+                words.update(parts)
+            if not _FORMATS.isdisjoint(code.co_names):             # "{x.name}".format(x=x)
+                words.update(re.findall(r"\.(\w+)", constant))
             imports |= {constant} if _IMPORTS.intersection(code.co_names) else set()
     return frozenset(names), frozenset(words), frozenset(imports), frozenset(texts)
 
@@ -121,8 +147,9 @@ def _mentioned(code: CodeType) -> tuple[frozenset[str], ...]:
 class Names:
     """Notes, as Facts, what is reached from the values that it is told to follow."""
 
-    def __init__(self, facts: Facts):
+    def __init__(self, facts: Facts, is_own: Callable[[Tensor], bool]):
         self.facts = facts
+        self._is_own = is_own              # whether the step has made a Tensor, which may not be held then
         self.refused = ""                  # what cannot be seen to change, and the way out
         self._seen: dict[int, Any] = {}    # what was reached, by id; held, so that no id is used again
         self._words: set[str] = set()      # that code mentions
@@ -143,7 +170,9 @@ class Names:
             value, what = self._waiting.pop()
             if isinstance(value, str):
                 self._texts.add(value)
-            if id(value) not in self._seen and not isinstance(value, (*PLAIN, Tensor)):
+            if isinstance(value, Tensor) and not self._is_own(value):
+                self.facts.flags(value)
+            if id(value) not in self._seen and not is_plain(value) and type(value) is not Tensor:
                 self._seen[id(value)] = value
                 self._visit(value, what)
         if self._clock and (words := self._words & _TELLS_TIME) and not self.refused:
@@ -195,20 +224,6 @@ class Names:
             read, words, _, texts = _mentioned(value)
             self._name(read | words)
             self._texts |= texts
-        elif isinstance(value, (MethodType, BuiltinFunctionType)):
-            self._waiting += [(getattr(value, "__func__", None), what), (value.__self__, what)]
-        elif isinstance(value, functools.partial):
-            self._waiting += [(value.func, what), (value.args, what), (value.keywords, what)]
-        elif isinstance(value, (staticmethod, classmethod)):
-            self._waiting.append((value.__func__, what))
-        elif isinstance(value, property):
-            self._waiting.append((value.fget, what))
-        elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
-            self._words.update(word for name in value.__reduce__()[1] if isinstance(name, str)
-                               for word in name.split("."))
-        elif isinstance(value, weakref.ref):
-            self.facts.state(value, lambda ref: id(ref()), what)
-            self._waiting.append((value(), what))
         elif isinstance(value, type):
             self._words.add("__init__")
             self._classes(value)
@@ -217,22 +232,41 @@ class Names:
             self._space(vars(value), value.__name__, value.__name__)
             self._waiting += [(getattr(value, name), f"{what}.{name}")
                               for name in self._words & _sources().get(value.__name__, set())]
-        elif state is not None:
-            self.facts.state(value, state, what)
+            if is_users(getattr(value, "__file__", None) or LIBRARY):
+                self._words.add("__getattr__")
+            self._classes(type(value))
         elif isinstance(value, Watched):
             self._watched(value, what)
-        elif isinstance(value, np.ndarray):
-            self._array(value, what)
-        elif isinstance(value, (list, tuple, set, frozenset, deque, bytearray, array.array, Mapping)):
-            self._container(value, what)
-        elif hasattr(type(value), "__next__") or isinstance(value, GeneratorType):
+        elif hasattr(type(value), "__next__") and state is None:
             self.refused = (f"the iterator {what!r}, which a replay could not advance; take from it outside, and pass "
                             "what it gave as an argument")
         elif not _UNSEEN.isdisjoint(f"{each.__module__}.{each.__name__}" for each in type(value).__mro__):
             self.refused = (f"{what!r}, a {type(value).__name__}, whose memory may change unseen; pass what it is read "
                             "for as a number, or as a Tensor")
-        elif not is_array(value):
+        else:
+            if state is not None:
+                self.facts.state(value, state, what)
+            self._holder(value, what)
             self._object(value, what)
+
+    def _holder(self, value: object, what: str) -> None:
+        """What Python, NumPy and minidl themselves know of an object."""
+        if isinstance(value, _HOLDERS):
+            self._waiting += [(held, what) for held in gc.get_referents(value)]
+        elif isinstance(value, (functools.partialmethod, functools.singledispatchmethod, functools.cached_property)):
+            self._waiting += [(held, what) for held in vars(value).values()]
+        elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
+            self._words.update(word for name in value.__reduce__()[1] if isinstance(name, str)
+                               for word in name.split("."))
+        elif isinstance(value, weakref.ref):
+            self.facts.state(value, lambda ref: id(ref()), what)
+            self._waiting.append((value(), what))
+        elif isinstance(value, contextvars.ContextVar):
+            self._waiting.append((_in_context(value), what))
+        elif isinstance(value, np.ndarray):
+            self._array(value, what)
+        elif isinstance(value, (list, tuple, set, frozenset, deque, bytearray, array.array, Mapping)):
+            self._container(value, what)
 
     def _watched(self, value: Watched, what: str) -> None:
         # minidl's own optimizers and loaders tell the recorder what counts; Modules and the user's do not.
@@ -261,7 +295,9 @@ class Names:
             self.facts.container(value, what)
         held = value.items() if isinstance(value, Mapping) else enumerate(value)
         self._waiting += [(item, f"{what}[{key!r}]") for key, item in held]
-        self._object(value, what)
+        if isinstance(value, Mapping):
+            self._waiting += [(key, f"a key of {what}") for key in value]
+            self._waiting.append((getattr(value, "default_factory", None), what))
 
     def _space(self, space: Mapping[str, Any], what: str, module: str) -> None:
         """Look words up in a dict of attributes of something that a module defines. Of the user's own, a new one
@@ -321,8 +357,9 @@ class Names:
                 self._owners.add(each)
                 self._space(vars(each), each.__name__, _module(each))
                 if not _module(each).startswith("minidl"):
-                    self._words |= {name for name, function in vars(each).items() if name == "forward" or (
-                        name.startswith("__") and name != "__init__" and isinstance(function, FunctionType))}
+                    self.facts.bases(each)
+                    self._words |= {name for name, method in vars(each).items() if name == "forward" or (
+                        name.startswith("__") and name not in _NO_METHODS and hasattr(type(method), "__get__"))}
 
     def _object(self, value: object, what: str) -> None:
         space: Mapping[str, object] | None = getattr(value, "__dict__", None)
@@ -331,9 +368,11 @@ class Names:
             module = _module(type(value))
             if _may_change(module) or module.split(".")[0] in sys.stdlib_module_names:         # as a SimpleNamespace
                 self.facts.names(space, what)
-            self._waiting.append((space.get("__wrapped__"), what))
-        slots = [name for each in type(value).__mro__ for name in getattr(each, "__slots__", ())]
-        if slots:
+            self._waiting += [(space.get(name), what) for name in ("__wrapped__", "pyfunc")]       # NumPy's vectorize
+        if _may_change(_module(type(value))):
+            self.facts.class_of(value, what)
+            slots = [name for each in type(value).__mro__ for name, place in vars(each).items()
+                     if isinstance(place, MemberDescriptorType)]
             self._space(_Slots(value, slots), what, _module(type(value)))
         self._classes(type(value))
 

@@ -10,6 +10,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, overload
 
 import numpy as np
 
+from ...core.device import address
 from ...core.mode import mode
 from ...core.tensor import Array, Backward, Node, Tensor, share, weights_of, wrap
 from .backend import BACKENDS, primitives_of
@@ -140,20 +141,19 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
 def _weigh(result: Tensor, inputs: tuple[Any, ...]) -> None:
     """A single number that is computed from a weighted mean gets that mean's weights; of several such means, if they
     are of the same labels."""
-    held = {_counted(of): of for t in inputs
+    held = {counted(of): of for t in inputs
             if isinstance(t, Tensor) and not t._data.ndim and (of := weights_of(t)) is not None}
     if len(held) == 1:
         result.weights, = held.values()
 
 
-def _counted(weights: Tensor) -> tuple[object, ...]:
+def counted(weights: Tensor) -> tuple[object, ...]:
     """What weights were made from: memory and layout of labels and of weights of the classes, and the ignored label."""
     def place(of: object) -> object:
         if not isinstance(of, Tensor):
             return of
         array = of._data
-        start = array.data.ptr if hasattr(array.data, "ptr") else array.__array_interface__["data"][0]
-        return start, array.shape, array.strides, array.dtype
+        return address(array), array.shape, array.strides, array.dtype
     return tuple(map(place, getattr(weights, "_counted", (weights,))))
 
 
