@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from itertools import count, islice
+from itertools import islice
 from typing import Any, overload
 
 import numpy as np
@@ -449,9 +449,13 @@ class _Plain:
         if skipped:
             self.train.skip(skipped)
         batches = islice(drawn_apart(self.train, number, skipped), begin - skipped, None)
-        for first in count(begin, self.accumulate):
-            if not (group := [Batch.of(batch) for batch in islice(batches, self.accumulate)]):
+        for first in range(begin, end := len(self.train), self.accumulate):
+            if not (group := [Batch.of(batch) for batch in islice(batches, min(self.accumulate, end - first))]):
                 return
+            if first + len(group) == end and next(batches, None) is not None:      # rates and places are for len()
+                raise ValueError(f"fit: train is a {type(self.train).__name__} whose len() is {end} but it gives more "
+                                 "batches; define __len__, the number of batches that its __iter__ gives, or end it "
+                                 "after these")
             self.rates.position.data[...] = first
             _, images, _, self.classes = update(self.model, self.optimizer, group, self.rates, self.loss, self.metrics,
                                                  clip=self.clip)

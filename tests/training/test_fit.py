@@ -178,6 +178,31 @@ def test_loaders_of_ones_own_go_on_too(tmp_path: Path) -> None:
     assert run(4, checkpoints=tmp_path, resume=True) == expected
 
 
+class Twice(data.DataLoader):
+    """Two views of each image; it says how many batches these are if it is told."""
+
+    says: int | None = None
+
+    def __len__(self) -> int:
+        return self.says or super().__len__()
+
+    def __iter__(self) -> Iterator[Any]:
+        for images, labels in super().__iter__():
+            yield from ((images, labels), (-images, labels))
+
+
+@pytest.mark.parametrize(("says", "accumulate"), [(None, 1), (None, 2), (None, 3), (5, 1), (5, 3), (6, 1), (6, 4)])
+def test_a_loader_that_gives_more_batches_than_it_says(says: int | None, accumulate: int) -> None:
+    """They were left out."""
+    batches, model, steps = Twice(loader(20).dataset, 8), net(), -(-6 // accumulate)
+    batches.says = says
+    said = f"fit: train is a Twice whose len\\(\\) is {says or 3} but it gives more batches; define __len__, "
+    with contextlib.nullcontext() if says == 6 else pytest.raises(ValueError, match="^" + said):
+        found = fit(model, optim.SGD(model.parameters(), 0.1), batches, loader(9), epochs=2, accumulate=accumulate,
+                    **QUIET)
+    assert says != 6 or [metrics["step"] for metrics in found] == [steps, 2 * steps]
+
+
 @pytest.mark.filterwarnings("ignore:compile. .* was recorded for the 10th time:RuntimeWarning")
 @pytest.mark.parametrize("what", ["loss", "metric"])
 def test_compiled_steps_see_what_a_function_reads(what: str) -> None:
