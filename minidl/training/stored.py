@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import nn, zoo
+from .. import data, nn, zoo
 from ..nn import weights
 
 
@@ -36,3 +36,13 @@ def read_net(path: str | os.PathLike[str], code: str | Callable[..., nn.Module] 
     first, *sizes = known["input"]
     padding = (known["preprocessing"] or {"padding": 0})["padding"]
     return Stored(net, known, (first, *(size + 2 * padding for size in sizes)))
+
+
+def contradictions(path: object, known: dict[str, Any], items: data.Data) -> Iterator[tuple[str, bool]]:
+    """In words, where data has other classes or columns than a weights file knows, and whether only their order is
+    another: the net would take one for another."""
+    for what in ("classes", "columns"):
+        mine, theirs = known[what] or (), getattr(items, what, ())
+        if mine and tuple(mine) != tuple(theirs):
+            yield (f"{path} knows the {what} {', '.join(mine)}, but {items.name} has {', '.join(theirs)}",
+                   sorted(mine) == sorted(theirs))

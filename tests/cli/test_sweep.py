@@ -190,6 +190,23 @@ def epochs_of(folder: Path) -> int:
     return len(training.read_metrics(folder)) if (folder / "metrics.jsonl").exists() else 0
 
 
+def test_seeds_that_split_data_are_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not where the test set is one for all."""
+    def stop(*_: object, **__: object) -> None:
+        raise ValueError("stop")
+    monkeypatch.setattr(sweeps, "trained", stop)
+    rows = "p,q,kind\n" + "".join(f"{i},{i * i % 7},{'yes' if i % 2 else 'no'}\n" for i in range(20))
+    Path("both").mkdir()
+    for name in "t.csv", "both/train.csv", "both/test.csv":
+        Path(name).write_text(rows)
+    for source, spec, said in (("t.csv", "seed=0:2", True), ("t.csv", "lr=0.1|0.2", False), ("both", "seed=0:2", False),
+                               ("synthetic-table", "seed=0:2", False)):
+        assert cli.main(["train", "table-mlp", "--device", "cpu", "--data", source, "--sweep", spec]) == 2
+        warning = ("minidl train: warning: the seed also decides which rows of t are for the test, so nets of other "
+                   "seeds have other test sets; for one test set, give it a file or folder of its own (docs/data.md)\n")
+        assert capsys.readouterr().err == f"{warning * said}minidl train: error: stop\n"
+
+
 def test_a_process_ends_quietly_if_the_first_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it sends a net's state: there is no traceback."""
     class Gone:

@@ -13,14 +13,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tiers import tiered
 
 import minidl
-from minidl import data, zoo
+from minidl import data, nn, zoo
+from minidl.nn.weights import read_metadata
 from minidl.ops.cpu import parallel
 from minidl.tools.cli import train as cli
-from minidl.training import Interrupted, RunFolder, read_config, read_metrics
+from minidl.tools.plot import run
+from minidl.training import Interrupted, RunFolder, Views, read_config, read_metrics
 
 QUICK = ["--model", "perceptron", "--data", "synthetic-digits", "--limit-train", "256", "--limit-test", "128",
          "--device", "cpu", "--no-progress", "--lr", "0.05"]
@@ -494,6 +497,104 @@ def test_weights_of_another_order_are_not_trained_on(capsys: pytest.CaptureFixtu
             ) in capsys.readouterr().err
     pytest.importorskip("safetensors.numpy").save_file(minidl.load("run/weights.h5").state_dict(), "their.safetensors")
     assert cli.main([*flags, "0", "--load", "their.safetensors", "--output-dir", "their", "--data", "t.csv"]) == 0
+
+
+def table(name: str, head: str = "p,q,kind", move: int = 0) -> None:
+    """40 rows of two columns; `move` is added to both."""
+    rows = (f"{i % 10 + move},{i * i % 7 - move},{'yes' if i % 3 else 'no'}\n" for i in range(40))
+    Path(name).write_text(f"{head}\n{''.join(rows)}")
+
+
+TABLE = ["--model", "table-mlp", "--device", "cpu", "--no-progress", "--lr-schedule", "constant"]
+
+
+def test_weights_to_start_from_bring_their_normalisation(capsys: pytest.CaptureFixture[str]) -> None:
+    """Through a run that goes on without their file, too; and a run is evaluated by what it learned, not by these."""
+    table("t.csv")
+    table("moved.csv", move=5)
+    table("other.csv", head="r,q,kind", move=9)
+    assert cli.main([*TABLE, "--data", "t.csv", "--epochs", "1", "--output-dir", "run"]) == 0
+    assert "normalised as" not in capsys.readouterr().out
+    begin = [*TABLE, "--load", "run/weights.h5", "--data", "moved.csv"]
+    assert cli.main([*begin, "--epochs", "0", "--output-dir", "none"]) == 0
+    assert "rows are normalised as those that run/weights.h5 was trained on\n" in (said := capsys.readouterr().out)
+    assert cli.main([*begin, "--eval"]) == 0
+    accuracy = re.compile(r"test accuracy \S+ %")
+    assert accuracy.findall(capsys.readouterr().out) == accuracy.findall(said)
+    assert cli.main([*begin, "--epochs", "1", "--lr", "0.5", "--output-dir", "more"]) == 0
+    known = [read_metadata(f"{name}/weights.h5")["preprocessing"] for name in ("run", "none", "more")]
+    assert known[0] == known[1] == known[2]
+    capsys.readouterr()
+    os.remove("run/weights.h5")
+    assert cli.main(["--eval", "more"]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith(f"table-mlp on moved: test accuracy {100 * lines('more')[0]['test_accuracy']:.2f} %")
+    assert line.endswith("weights more/weights.h5 (cpu)\n")
+    assert cli.main(["--resume", "more", "--epochs", "2", "--no-progress"]) == 0
+    assert read_metadata("more/weights.h5")["preprocessing"] == known[0]
+    capsys.readouterr()
+    again = [*TABLE, "--load", "more/weights.h5", "--data", "other.csv", "--epochs", "0", "--output-dir", "own"]
+    assert cli.main(again) == 0
+    assert "normalised as" not in (said := capsys.readouterr()).out
+    assert "more/weights.h5 knows the columns p, q, but other has r, q: what it has learned of its own" in said.err
+    assert read_metadata("own/weights.h5")["preprocessing"] != known[0]
+
+
+@pytest.mark.parametrize(("flags", "said"), [
+    (["--seed", "3"], "--seed=3 contradicts the run in run, which has 0; leave it out"),
+    (["--seed", "3", "--data", "auto"], "--seed=3 contradicts the run in run, which has 0; leave it out"),
+    (["--seed", "3", "--data", "moved.csv"], "--seed=3 contradicts the run in run, which has 0; leave it out"),
+    (["--label", "p"], "--label=p contradicts the run in run, which has kind; leave it out"),
+    (["--no-header"], "--no-header contradicts the run in run, which has None; leave it out"),
+    (["--seed", "0", "--label", "kind"], None), (["--data", "moved.csv", "--label", "q"], None),
+    (["--data", "synthetic-digits", "--seed", "3"], None)])
+def test_a_run_is_evaluated_on_no_item_of_its_training(flags: list[str], said: str | None) -> None:
+    table("t.csv")
+    table("moved.csv")
+    RunFolder("run").write_config({"model": "table-mlp", "data": str(Path("t.csv").resolve()), "seed": 0,
+                                   "label": "kind", "header": None})
+    if said is None:
+        cli.settings(["--eval", "run", *flags], "train.py")
+        return
+    with pytest.raises(ValueError) as refused:
+        cli.settings(["--eval", "run", *flags], "train.py")
+    assert str(refused.value) == said
+
+
+def test_a_report_draws_no_answers_of_data_that_changed() -> None:
+    """Columns in another order, and a new class, would be taken for others."""
+    table("t.csv")
+    assert cli.main([*TABLE, "--data", "t.csv", "--epochs", "0", "--output-dir", "run"]) == 0
+    whole = run.read(Path("run"))
+    assert whole.answers is not None
+    assert whole.notes == []
+    for old, new, differ in (("p,q", "q,p", "the columns p, q, but t has q, p"),
+                             ("no", "nay", "the classes no, yes, but t has nay, yes"),
+                             ("1,1,yes", "1,1,zebra", "the classes no, yes, but t has no, yes, zebra")):
+        table("t.csv")
+        Path("t.csv").write_text(Path("t.csv").read_text().replace(old, new))
+        found = run.read(Path("run"))
+        assert found.answers is None
+        assert found.layers is not None
+        assert found.notes == ["The net's answers are left out, as the data have changed: run/weights.h5 knows "
+                               f"{differ}."]
+
+
+def test_answers_are_of_the_views_that_the_accuracy_is_of(capsys: pytest.CaptureFixture[str]) -> None:
+    """The units that they count are those of the net alone."""
+    assert cli.main([*QUICK, "--epochs", "1", "--tta", "flip", "--output-dir", "run"]) == 0
+    assert "% (mean of views, --tta flip; minidl predict takes one) after 1 epoch in " in capsys.readouterr().out
+    found = run.read(Path("run"))
+    assert found.answers is not None
+    counts = found.answers.counts
+    assert counts.trace() / counts.sum() == lines("run")[0]["test_accuracy"]
+    assert found.notes[0].startswith("The answers are means over views of each image (--tta flip), as in the metrics;")
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
+    batches = [(np.random.default_rng(0).normal(size=(8, 1, 4, 4)).astype(np.float32), np.arange(8) % 2)]
+    alone, both = (run.answer(net, batches, [], views) for views in (None, Views(net)))
+    assert alone["silent"] == both["silent"] != {}
+    assert alone["answers"].counts.tolist() != both["answers"].counts.tolist() or (
+        [mistake.of_label for mistake in alone["answers"].worst] != [m.of_label for m in both["answers"].worst])
 
 
 def test_threads_are_those_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

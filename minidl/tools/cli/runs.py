@@ -14,7 +14,7 @@ from minidl.training import read_config, read_metrics, read_statistics
 from .common import Parser, add_json, complain, run, say, say_json
 
 FACTS = {*ORIGIN, *MACHINE, "machine", "output_dir", "data_asked", "data_source", "data_note", "train_images", "epochs",
-         "program", "test_images", "save_every", "tensorboard", "threads", "data_dir"}     # in config.json, no settings
+         "program", "test_images", "save_every", "tensorboard", "threads", "data_dir", "preprocessing"}    # no settings
 PAGE = "runs.html"
 
 

@@ -17,7 +17,7 @@ from minidl.training import read_config
 from minidl.zoo.own import is_code
 
 from . import train
-from .common import Parser, say, typed, warned
+from .common import Parser, complain, say, typed, warned
 
 OF_RESUME = ("data_dir", "debug", "model", "no_progress", "plugin", "resume", "threads", "workers")
 OF_PROCESS = ("plugin", "threads")         # what a sweep that goes on is told again
@@ -121,6 +121,10 @@ def sweep(args: argparse.Namespace, prog: str) -> None:
     nets = nets_of.combined(swept, lambda each: settings(each).epochs)
     found = settings(nets[0].settings)
     data, test, _ = train.load_data(found)             # downloads, and warns, once
+    if "seed" in swept and found.data not in (data.name, "auto") and not any(
+            (Path(found.data) / name).exists() for name in ("train", "train.csv")):
+        complain(f"warning: the seed also decides which {data.items} of {data.name} are for the test, so nets of other "
+                 "seeds have other test sets; for one test set, give it a file or folder of its own (docs/data.md)")
     folder = Path(args.resume or args.output_dir or nets_of.new_folder(zoo.find(found.model).name))
     threads = parallel.threads()
     workers = min(len(nets), args.workers or (1 if where == "cuda" else threads))

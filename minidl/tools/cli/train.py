@@ -26,7 +26,7 @@ import minidl
 from minidl import data, distributed, nn, ops, optim, zoo
 from minidl.core import device
 from minidl.distributed import by_first
-from minidl.nn.weights import WeightsError, read_metadata, warn_of_change, warn_of_transform
+from minidl.nn.weights import OF_DATA, WeightsError, read_metadata, warn_of_change, warn_of_transform
 from minidl.nn.weights.common import shown
 from minidl.ops.cpu import parallel
 from minidl.training import (
@@ -41,6 +41,7 @@ from minidl.training import (
 )
 from minidl.training.record import Record
 from minidl.training.run_folder import versions
+from minidl.training.stored import contradictions
 from minidl.zoo.own import import_file, is_code
 
 from .common import (
@@ -61,6 +62,7 @@ OF_ONE_CALL = ("check_grads", "config", "debug", "eval", "list_models", "no_prog
 FREE = ("data_dir", "plugin", "save_every", "tensorboard", "threads")      # may differ when a run goes on
 OWN = "own"                                # the optimizer that the model brings, with the recipe's numbers
 TTA: dict[str, dict[str, Any]] = {"none": {}, "flip": {"shift": 0}, "flip-shift": {"shift": 1}}    # what --tta names
+OF_TRAINING = "name the data that it was trained on, in its order"
 FREELY_BUILT = 2**26                       # bytes of a net that are built whatever the size of its weights' file
 SAMPLES = 4                                # of which --check-grads takes gradients
 WHITENED = 5000                            # images that a net which starts from images is given
@@ -180,7 +182,7 @@ def _of_runs(p: Parser) -> None:
     whole, positive = number(int, 0, "an int"), number(int, 1, "an int")
     p.add_argument("--seed", type=whole, default=0, help="decides parameters and order (default: %(default)s)")
     p.add_argument("--output-dir", metavar="DIR", help="the run folder (default: a new one under runs/)")
-    p.add_argument("--load", metavar="FILE", help="start from these weights (HDF5)")
+    p.add_argument("--load", metavar="FILE", help="start from these weights (HDF5), and normalise as they were trained")
     p.add_argument("--limit-train", type=positive, metavar="N", help="only the first N training images")
     p.add_argument("--limit-test", type=positive, metavar="N", help="only the first N test images")
     other = p.add_mutually_exclusive_group()
@@ -224,7 +226,8 @@ def _listed(recipe: zoo.Recipe) -> str:
 def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
     """The flags; those left out come from the run that --resume, --eval or --config names, else from the recipe.
 
-    Raises ValueError, which names it, for a flag that contradicts the run that is to go on.
+    Raises ValueError, which names it, for a flag that contradicts the run that is to go on; with --eval, for one by
+    which other items of a user's own data would be for the test.
     """
     argv = sys.argv[1:] if argv is None else argv
     args = parser(prog).parse_args(argv)
@@ -238,8 +241,8 @@ def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
     file = str(Path(run) / "config.json") if run else args.config
     of_run = []
     for name in vars(args):
-        if name in OF_ONE_CALL or (value := config.get(name)) is None:
-            continue
+        if name in OF_ONE_CALL or (value := config.get(name)) is None or (args.eval and name == "load"):
+            continue                       # a run began with the weights of its --load, and has others now
         if name == "model":                # the user says where its code is
             value = args.model if value not in list(zoo.MODELS) and is_code(args.model) else str(value)
         if not _is_setting(value):
@@ -258,12 +261,14 @@ def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
         if config.get("data") is None and args.data == "auto":
             raise ValueError(f"'{file}' does not say on which data the net was trained; name them: --data")
     before, both = (with_recipe(parser(prog).parse_args(flags)) for flags in (of_run, [*of_run, *argv]))
+    chosen = before.data if both.data == "auto" else both.data
+    of_split = [] if chosen in data.DATASETS else ["seed", *["label", "header"] * (chosen == before.data)]
     for name, value in vars(before).items():
         asked = getattr(both, name)
         if asked == "auto":                # the run knows what that was
             setattr(both, name, value)
-        elif args.resume and asked != value and name not in (*OF_ONE_CALL, *FREE) and (
-                name != "epochs" or asked < value):
+        elif asked != value and (name in of_split and name in config if args.eval else args.resume and name not in (
+                *OF_ONE_CALL, *FREE) and (name != "epochs" or asked < value)):     # else training items would be tested
             had = " ".join(_flags(name, value)) or "none" if isinstance(value, dict) else value
             raise ValueError(f"{' '.join(_flags(name, asked))} contradicts the run in {run}, which has {had}; leave it "
                              "out")
@@ -517,16 +522,18 @@ def run(args: argparse.Namespace, report: bool = True) -> None:
     again = RunFolder.of_first(lambda: RunFolder.again(args.resume)) if args.resume else None
     # Weights to start from are in the checkpoint; without one, it starts again.
     weights = None if again is not None and by_first(again.has_checkpoint) else args.load
-    if weights is not None:
-        _require_known(Path(weights), train, exactly=False)
+    before: dict[str, Any] = {} if again is None else by_first(
+        partial(read_config, again.path / "config.json"))
+    start_from = before if weights is None else _known_of(Path(weights), train)
     model = build(args, train, where, weights)
     trained = as_trained(args, model)
-    preprocessing = train.preprocessing(zoo.find(args.model).item(train.shape, **args.option))
+    preprocessing = _preprocessing(args, train, start_from)
     if args.check_grads:
         return see_gradients(args, trained, train, where, preprocessing)
     train_loader, test_loader = loaders(args, train, test, where, preprocessing)
     world.barrier()                        # a rank that has come to its end above leaves no folder behind
-    folder = _folder(args, train, test, note, where, again)
+    kept = {"preprocessing": preprocessing} if args.load else {}       # the file may be gone when the run goes on
+    folder = _folder(args, {**config_of(args, train, test, note, where, before), **kept}, train.name, before, again)
     optimizer, schedule = optimizer_of(args, model, args.epochs * math.ceil(len(train_loader) / args.accumulate))
     loss = loss_of(trained, args.label_smoothing)
     if weights is None:
@@ -547,23 +554,22 @@ def run(args: argparse.Namespace, report: bool = True) -> None:
         by_first(lambda: minidl.save(model, folder.weights, data=train_loader))
         if report and world.rank == 0:
             _pictures(folder, model, test_loader)
-    say(f"{args.model} on {train.name}: {result(last)} after {args.epochs} "
+    of_views = f" (mean of views, --tta {args.tta}; minidl predict takes one)" * bool(TTA[args.tta])
+    say(f"{args.model} on {train.name}: {result(last)}{of_views} after {args.epochs} "
         f"epoch{'' if args.epochs == 1 else 's'} in {time.perf_counter() - start:.1f} s ({where}); "
         + _next(folder, last))
 
 
-def _folder(args: argparse.Namespace, train: data.Data, test: data.Data, note: str | None, where: str,
+def _folder(args: argparse.Namespace, config: dict[str, Any], data_name: str, before: dict[str, Any],
             again: RunFolder | None) -> RunFolder:
     """The run's folder, with its configuration: the one that goes on, the one that was named, or a new one."""
-    name = re.sub(r"\.py:|[^\w.-]+", "-", f"{zoo.find(args.model).name}-{train.name}")
+    name = re.sub(r"\.py:|[^\w.-]+", "-", f"{zoo.find(args.model).name}-{data_name}")
     folder = again or RunFolder.of_first(lambda: RunFolder(args.output_dir) if args.output_dir else
                                          RunFolder.beside(Path("runs") / name))
-    before: dict[str, Any] = by_first(lambda: read_config(folder.path / "config.json")) if args.resume else {}
     _warn_of_stretching(args, before.get("epochs", 0), folder)
-    config = config_of(args, train, test, note, where, before)
     if not args.resume:                    # else once the checkpoint is accepted
         by_first(lambda: folder.write_config(config))
-    folder.config, folder.names = config, {"model": args.model, "data": train.name}
+    folder.config, folder.names = config, {"model": args.model, "data": data_name}
     return folder
 
 
@@ -605,7 +611,8 @@ def look(args: argparse.Namespace, train: data.Data, test: data.Data, where: str
     known = read_metadata(weights)
     warn_of_change(weights, known["code"], zoo.find(args.model).code)
     warn_of_transform(weights, known)
-    _require_known(weights, test, exactly=True)
+    for differ, _ in contradictions(weights, known, test):
+        raise ValueError(f"{differ}; {OF_TRAINING}")
     size = os.path.getsize(weights)
     with nn.init.at_most(max(size, FREELY_BUILT)):         # the options may be those of a stranger's config.json
         try:
@@ -625,24 +632,32 @@ def look(args: argparse.Namespace, train: data.Data, test: data.Data, where: str
         f"({where})")
 
 
-def _require_known(weights: Path, items: data.Data, exactly: bool) -> None:
-    """Refuse data whose classes or columns are not those of weights. If not `exactly`, only those in another order are
-    refused: a net may learn others again, and a warning says so."""
+def _known_of(weights: Path, items: data.Data) -> dict[str, Any]:
+    """What weights to start from say of their data. Classes or columns in another order are refused. The net may learn
+    others again, and a warning says so."""
     try:
         known = read_metadata(weights)
     except WeightsError:                   # another program's file says nothing of its data, and loading what is wrong
-        if exactly:
-            raise
-        return
-    for what in ("classes", "columns"):
-        mine, theirs = known[what] or (), getattr(items, what, ())
-        if not mine or tuple(mine) == tuple(theirs):
-            continue
-        differ = f"{weights} knows the {what} {', '.join(mine)}, but {items.name} has {', '.join(theirs)}"
-        if exactly or sorted(mine) == sorted(theirs):
-            raise ValueError(f"{differ}; name the data that it was trained on, in its order")
+        return {}
+    for differ, in_order in contradictions(weights, known, items):
+        if in_order:
+            raise ValueError(f"{differ}; {OF_TRAINING}")
         warnings.warn(f"{differ}: what it has learned of its own is of use only as far as these are like them",
                       UserWarning, stacklevel=2)
+    return known
+
+
+def _preprocessing(args: argparse.Namespace, train: data.Data, known: dict[str, Any]) -> dict[str, Any]:
+    """How items are normalised: as those were that the weights to start from have learned from, if that fits this data,
+    else by the training set. known: what the weights, or the config.json of the run that goes on, say."""
+    own, found = train.preprocessing(zoo.find(args.model).item(train.shape, **args.option)), known.get("preprocessing")
+    columns = [*getattr(train, "columns", ())]
+    if not (OF_DATA["preprocessing"][1](found) and isinstance(found, dict) and found["padding"] == own["padding"]
+            and len(found["mean"]) == len(own["mean"]) and (known.get("columns") or columns) == columns):
+        return own
+    if found != own:
+        say(f"{train.items} are normalised as those that {args.load} was trained on")
+    return found
 
 
 @contextmanager

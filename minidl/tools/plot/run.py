@@ -20,8 +20,9 @@ from ...lab.profile import cells
 from ...nn import weights
 from ...nn.table import Watcher, watching
 from ...ops.common.primitives import ACTIVATIONS
-from ...training import read_config, read_metrics, read_statistics
-from ...training.stored import read_net, weights_in
+from ...training import Views, read_config, read_metrics, read_statistics
+from ...training.stored import contradictions, read_net, weights_in
+from ..cli.train import TTA
 from .figures import LIGHT, confusion_figure, count_pairs, curves_figure, filters_figure, rendered, write
 from .page import PALETTE, Answers, Mistake, Numbers, Pairs, Run, page
 
@@ -86,7 +87,12 @@ def read(folder: Path, model: nn.Module | None = None, test: Batches | None = No
         return run
     if test is None:
         test = _stored_test(settings, file, next((p.device for p in model.parameters()), "cpu"), notes)
-    found = {} if test is None else answer(model, test, notes)
+    how = TTA.get(str(settings.get("tta")))            # as the run's metrics have them
+    views = Views(model, **how) if how and not isinstance(model, Views) else None
+    if views and test is not None:
+        notes.append(f"The answers are means over views of each image (--tta {settings['tta']}), as in the metrics; "
+                     "minidl predict gives the net's for the image alone.")
+    found = {} if test is None else answer(model, test, notes, views)
     shape = found.pop("shape", None) or shape or _known_shape(model)
     return run._replace(**found, filters=first_filters(model, shape),
                         layers=nn.summary(model, shape) if shape and 0 not in shape else None)
@@ -131,7 +137,7 @@ def _stored_model(path: Path, code: Code | None, notes: list[str]) -> tuple[nn.M
 
 def _stored_test(settings: dict[str, Any], path: Path, device: str, notes: list[str]) -> data.DataLoader | None:
     """The test set that a run's settings name, in batches as its weights file says; None, with a note, if it is not on
-    this machine."""
+    this machine, or has other classes or columns by now."""
     metadata = weights.read_metadata(path) if path.exists() else {}
     known, name = metadata.get("preprocessing"), str(settings.get("data"))
     if known is None or not (name in data.DATASETS or Path(name).exists()):
@@ -148,6 +154,9 @@ def _stored_test(settings: dict[str, Any], path: Path, device: str, notes: list[
                                       header=settings.get("header"))
     except (FileNotFoundError, ValueError, ImportError) as error:
         notes.append(f"The test set is not on this machine: {error}")
+        return None
+    for differ, _ in contradictions(path, metadata, test):
+        notes.append(f"The net's answers are left out, as the data have changed: {differ}.")
         return None
     if metadata.get("transform"):
         weights.warn_of_transform(path, metadata)
@@ -178,9 +187,9 @@ def first_filters(model: nn.Module, shape: tuple[int, ...] | None = None) -> np.
     return matrix.reshape(-1, *shape) if fits else None        # type: ignore[misc]
 
 
-def answer(model: nn.Module, test: Batches, notes: list[str]) -> dict[str, Any]:
-    """What a net answers on batches of (inputs, targets), in evaluation mode, off the tape: fields of a Run, and the
-    shape of an input.
+def answer(model: nn.Module, test: Batches, notes: list[str], views: Views | None = None) -> dict[str, Any]:
+    """What a net, or its views, answers on batches of (inputs, targets), in evaluation mode, off the tape: fields of a
+    Run, and the shape of an input.
 
     By the shapes of outputs and targets it is a classifier, finds masks, makes images, or predicts numbers. For any
     other net there is only a note. Raises ValueError if there is no item, or a label has no output.
@@ -192,6 +201,9 @@ def answer(model: nn.Module, test: Batches, notes: list[str]) -> dict[str, Any]:
             inputs, targets = (part if isinstance(part, Tensor) else Tensor(part) for part in batch)
             units.begin()
             outputs = model(inputs)
+            if views is not None:
+                with watching(views, Watcher()):       # units are those of one call of the net
+                    outputs = views(inputs)
             if shape is None:
                 shape = inputs.shape[1:]
                 kind = next((make(preprocessing) for fits, make in KINDS if isinstance(outputs, Tensor)
