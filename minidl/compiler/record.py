@@ -88,6 +88,7 @@ class Recorder(Listener):
         self.calls: list[Call] = []
         self.slots: dict[int, Slot] = {}               # of arrays, by id, for as long as they live
         self.ends: list[weakref.ref[Any]] = []         # of these: ids are used again
+        self.numbers = 0                               # of slots
         self.facts = Facts()
         self.own: dict[int, tuple[weakref.ref[Tensor], str]] = {}            # Tensors of this run, and the lines
         self.names = Names(self.facts, self.is_own)
@@ -165,6 +166,11 @@ class Recorder(Listener):
     def flag(self, t: Tensor) -> None:
         if not self.is_own(t):
             self.refuse("changes whether a Tensor requires a gradient", "do it outside the step, or of x.detach()")
+
+    def alias(self, array: Array) -> Array:
+        view: Array = array.view()
+        self._known_as(self.slots[id(array)], view)
+        return view
 
     def constant(self, array: Array) -> Array:
         """The step makes it anew in each run: it gets its own copy, unless a pass finds that it may be shared."""
@@ -264,11 +270,16 @@ class Recorder(Listener):
 
     # ------------------------------------------------------------------ slots
     def slot(self, kind: str, array: Array) -> Slot:
-        key = id(array)
-        slot = self.slots[key] = Slot(len(self.ends), kind, array.shape, array.dtype,
-                                      array if kind in ("outside", "constant") else None)
-        self.ends.append(weakref.ref(array, lambda _: self.slots.pop(key, None)))
+        slot = Slot(self.numbers, kind, array.shape, array.dtype, array if kind in ("outside", "constant") else None)
+        self.numbers += 1
+        self._known_as(slot, array)
         return slot
+
+    def _known_as(self, slot: Slot, array: Array) -> None:
+        """An array holds a slot's value, for as long as it lives."""
+        key = id(array)
+        self.slots[key] = slot
+        self.ends.append(weakref.ref(array, lambda _: self.slots.pop(key, None)))
 
     def slot_of(self, value: object, primitive: str) -> Any:
         value = _of(value)

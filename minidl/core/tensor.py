@@ -257,9 +257,9 @@ class Tensor(Attached):
 
     # ------------------------------------------------------------------ off the tape
     def detach(self) -> Tensor:
-        """The same array as a Tensor that no gradient flows through."""
+        """The same memory as a Tensor that no gradient flows through."""
         mode.recorder.given(self)
-        alias = wrap(self._data)
+        alias = wrap(mode.recorder.alias(self._data))  # another array, so that a closure that kept both can tell them
         share(alias, self)
         if hasattr(self, "weights"):
             alias.weights = self.weights

@@ -72,13 +72,17 @@ class Taped:
 
     def __init__(self, node: Node):
         self.node = node
-        self.known: dict[int, Tensor | Node] = {}
-        for source in (node, *node.inputs):
-            if source.__class__ is Node:
-                made = source.made
-                self.known |= dict.fromkeys(map(id, made) if isinstance(made, tuple) else (made,), source)
-            elif source is not None:
-                self.known[id(source._data)] = source
+        known: dict[int, tuple[Tensor | Node, bool]] = {}
+        self.twice: set[int] = set()       # arrays of two inputs, of which one wants a gradient
+        for source, need in ((node, False), *zip(node.inputs, node.need, strict=True)):
+            if source is not None:
+                made = source.made if isinstance(source, Node) else id(source._data)
+                for key in map(id, made) if isinstance(made, tuple) else (made,):
+                    other, needed = known.get(key, (source, need))
+                    if other is not source and other is not node and (need or needed):
+                        self.twice.add(key)
+                    known[key] = source, need
+        self.known = {key: source for key, (source, _) in known.items()}
 
     def __getattr__(self, name: str) -> Rule:
         rule = RULES.get(name)
@@ -107,6 +111,10 @@ class Taped:
         array = _bare(value)
         if not hasattr(array, "dtype"):
             return value
+        if not self.twice.isdisjoint((id(value), id(array))):
+            raise ValueError(f"backward: create_graph=True: two inputs of {self.node.name!r} are Tensors of one array "
+                             f"(shape {array.shape}), and it is not known which one its gradient depends on; pass one "
+                             "of them as t.clone(), or use create_graph=False")
         source = self.known.get(id(value), self.known.get(id(array)))
         if isinstance(source, Tensor):
             return source

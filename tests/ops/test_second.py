@@ -239,6 +239,32 @@ def vector(*values: float) -> Tensor:
     return Tensor(np.array(values), requires_grad=True)
 
 
+OF_TWO: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mul": lambda x, y: x * y, "div": lambda x, y: x / y, "pow": lambda x, y: x ** y, "matmul": lambda x, y: x @ y,
+    "linear": ops.linear, "maximum": lambda x, y: minidl.maximum(x * x, y), "mse_loss": ops.mse_loss,
+    "binary_cross_entropy": lambda x, y: ops.binary_cross_entropy_with_logits(x, y),
+    "attention": lambda x, y: ops.scaled_dot_product_attention(x, y, x),
+    "where": lambda x, y: minidl.where(Tensor(np.eye(2) > 0), x * x, y), "conv2d": lambda x, y: ops.conv2d(
+        x.reshape(1, 1, 2, 2), y.reshape(1, 1, 2, 2), padding=1)}
+
+
+@pytest.mark.parametrize("name", OF_TWO)
+def test_what_is_detached_is_another_input(name: str) -> None:
+    """Second derivatives of f(x, x.detach()), and the other way round, are those of f by a copy of x."""
+    start = np.array([[0.5, 1.0], [1.5, 0.7]])
+
+    def second(f: Callable[[Tensor], Tensor]) -> np.ndarray:
+        x = Tensor(start, requires_grad=True)
+        g, = minidl.grad((f(x) * Tensor([[2.0]], dtype="float64")).sum(), x, create_graph=True)
+        return minidl.grad((g * g).sum() + 0 * x.sum(), x)[0].numpy()
+    f, copy = OF_TWO[name], Tensor(start)
+    np.testing.assert_array_equal(second(lambda x: f(x, x.detach())), second(lambda x: f(x, copy)))
+    np.testing.assert_array_equal(second(lambda x: f(x.detach(), x)), second(lambda x: f(copy, x)))
+    around = Tensor(start)
+    np.testing.assert_array_equal(minidl.hessian(lambda x: f(x, around).sum(), around).numpy(),
+                                  minidl.hessian(lambda x: f(x, copy).sum(), around).numpy())
+
+
 def test_any_order() -> None:
     x = vector(0.3, 0.7)
     y, orders = (x ** 4).sum(), []
@@ -471,7 +497,15 @@ def over_ranks() -> tuple[Tensor | None, ...]:
     return minidl.grad((y ** 3).sum(), x, create_graph=True)
 
 
+def of_one_array() -> Any:
+    x = vector(1.0, 2.0)
+    return minidl.grad((Tensor(x.numpy()) * x).sum(), x, create_graph=True)
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "two Tensors of one array": (of_one_array, ValueError, r"backward: create_graph=True: two inputs of 'mul' are "
+                                 r"Tensors of one array \(shape \(2,\)\), and it is not known which one its gradient "
+                                 r"depends on; pass one of them as t.clone\(\), or use create_graph=False"),
     "batch normalisation over ranks": (
         over_ranks, ValueError, "backward: create_graph=True: the gradient of 'batch_norm' calls 'normalize_by', "),
     "an array as output": (lambda: minidl.grad(np.ones(1), vector(1.0)), TypeError,
