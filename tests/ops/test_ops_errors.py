@@ -230,6 +230,10 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "second derivative of a value that a closure kept": (
         lambda: keeps(zeros(1, grad=True)).sum().backward(create_graph=True), ValueError,
         r"backward: create_graph=True: the closure of 'keeps' kept an array of shape \(1,\).*compute it in the clo"),
+    "second derivative of two Tensors of one array": (
+        lambda: [x := zeros(2, grad=True), (Tensor(x.data) * x).sum().backward(create_graph=True)], ValueError,
+        r"backward: create_graph=True: two inputs of 'mul' are Tensors of one array \(shape \(2,\)\), and it is not known "
+        r"which one its gradient depends on; pass one of them as t.clone\(\)"),
     "second derivative of a primitive without a rule": (
         lambda: updates(zeros(1, grad=True)).sum().backward(create_graph=True), ValueError,
         "backward: create_graph=True: the gradient of 'updates' calls 'sgd', whose own gradient is not known"),

@@ -497,15 +497,7 @@ def over_ranks() -> tuple[Tensor | None, ...]:
     return minidl.grad((y ** 3).sum(), x, create_graph=True)
 
 
-def of_one_array() -> Any:
-    x = vector(1.0, 2.0)
-    return minidl.grad((Tensor(x.numpy()) * x).sum(), x, create_graph=True)
-
-
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "two Tensors of one array": (of_one_array, ValueError, r"backward: create_graph=True: two inputs of 'mul' are "
-                                 r"Tensors of one array \(shape \(2,\)\), and it is not known which one its gradient "
-                                 r"depends on; pass one of them as t.clone\(\), or use create_graph=False"),
     "batch normalisation over ranks": (
         over_ranks, ValueError, "backward: create_graph=True: the gradient of 'batch_norm' calls 'normalize_by', "),
     "an array as output": (lambda: minidl.grad(np.ones(1), vector(1.0)), TypeError,
