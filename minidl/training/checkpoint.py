@@ -150,7 +150,7 @@ def _number(value: object) -> Any:
 
 
 # ---------------------------------------------------------------------- a run's
-def read_newest(path: str | os.PathLike[str], like: Mapping[str, Any], optional: str) -> State:
+def read_newest(path: str | os.PathLike[str], like: Mapping[str, Any], optional: str | tuple[str, ...]) -> State:
     """`read_state` of a file, or of the newest checkpoint of a folder that can be read. If this is not the last one
     that was written, a warning says why."""
     if not os.path.isdir(path):

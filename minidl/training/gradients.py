@@ -11,10 +11,11 @@ from .. import ops
 from ..core import rng
 from ..core.gradcheck import GradcheckError
 from ..core.mode import no_grad
-from ..core.tensor import Tensor
+from ..core.tensor import Tensor, as_tensor
 from ..data.sources import mapped
 from ..nn.module import Module
 from .metrics import Parts, outputs_of
+from .resume import modules_of, named_tensors
 
 STEPS = 1e-5, 1e-6, 1e-7                   # the smaller ones if a kink is within the larger: of ReLU, of a maximum
 RELATIVE, ROUNDING = 1e-5, 1e-14           # of the derivative; and of the loss, divided by the step
@@ -24,10 +25,10 @@ def check_gradients(net: Module, inputs: Parts, targets: Parts, loss: Callable[.
                     directions: int = 4, seed: int = 0) -> float:
     """Compare gradients of `loss(net(inputs), targets)` with central differences, for all parameters of a net.
 
-    inputs and targets: a Tensor, or several as a tuple or dict, as `fit` has them. A copy of the net computes in
-    float64. For each parameter, the derivatives along random directions of length 1 are compared; `seed` decides the
-    directions. Dropout draws the same mask each time. Returns the largest difference as a share of its tolerance. The
-    net, its gradients and the random numbers stay as they are.
+    inputs and targets: a Tensor or array, or several as a tuple or dict, as `fit` has them. A copy of the net, and of a
+    loss that is a Module, computes in float64. For each parameter, of such a loss too, the derivatives along random
+    directions of length 1 are compared; `seed` decides the directions. Dropout draws the same mask each time. Returns
+    the largest difference as a share of its tolerance. The net, its gradients and the random numbers stay as they are.
 
     Raises GradcheckError (a ValueError) naming parameter, element and both values, and for a loss that is not finite.
 
@@ -35,9 +36,14 @@ def check_gradients(net: Module, inputs: Parts, targets: Parts, loss: Callable[.
     >>> check_gradients(nn.Linear(3, 2), Tensor([[1.0, 2.0, 3.0]]), Tensor([1])) < 1
     True
     """
-    net, state = copy.deepcopy(net).to(dtype="float64"), rng.get_state()
+    net, copied = copy.deepcopy((net, loss if isinstance(loss, Module) else None))     # what both share stays shared
+    loss, state = loss if copied is None else copied, rng.get_state()
+    modules = modules_of(net, loss)
+    for module in modules.values():
+        module.to(dtype="float64")
+    named = [(name, t) for name, t in named_tensors(modules) if t.requires_grad]
     draw, worst = np.random.default_rng(seed).standard_normal, 0.0
-    inputs, targets = (mapped(lambda t: t.to(dtype="float64") if t.dtype.kind == "f" else t, parts)
+    inputs, targets = (mapped(lambda t: t.to(dtype="float64") if t.dtype.kind == "f" else t, mapped(as_tensor, parts))
                        for parts in (inputs, targets))
 
     def result() -> Tensor:
@@ -45,7 +51,7 @@ def check_gradients(net: Module, inputs: Parts, targets: Parts, loss: Callable[.
         return loss(outputs_of(net, inputs), targets)
 
     try:
-        for parameter in net.parameters():
+        for _, parameter in named:
             parameter.grad = None
         (at := result()).backward()
         size = max(1.0, abs(at.item()))
@@ -53,7 +59,7 @@ def check_gradients(net: Module, inputs: Parts, targets: Parts, loss: Callable[.
             raise GradcheckError(f"check_gradients: the loss is {at.item()}; choose inputs and parameters where it is "
                                  "finite")
         with no_grad():
-            for name, parameter in net.named_parameters():
+            for name, parameter in named:
                 grad = np.zeros(parameter.size) if parameter.grad is None else parameter.grad.numpy().reshape(-1)
                 for _ in range(directions):
                     v = draw(grad.size)

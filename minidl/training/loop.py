@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import islice
 from typing import Any, overload
 
@@ -51,7 +51,7 @@ from .metrics import (
     show,
     weight_of,
 )
-from .resume import Place, modes_of, restore, state_of
+from .resume import Place, modes_of, modules_of, named_tensors, require_held, restore, state_of
 
 SIGNALS = signal.SIGINT, signal.SIGTERM
 AGREE_EVERY = 16                           # steps that are not waited for, between two checks whether all ranks go on
@@ -167,7 +167,7 @@ def predict(model: nn.Module, batches: Iterable[object] | Tensor | np.ndarray) -
     if isinstance(batches, data.DataLoader) and batches.drop_last:
         raise ValueError("predict: the loader leaves out the images of a last batch that is not full; pass "
                          "drop_last=False")
-    with _evaluating(model):
+    with _evaluating([model]):
         found = [_answers(model, batch[0] if isinstance(batch, (tuple, list)) and batch else batch)
                  for batch in batches]
     if not found:
@@ -202,7 +202,7 @@ def _evaluated(model: nn.Module, batches: Iterable[tuple[Any, ...]], loss: Funct
     """shared: each rank has its part of the batches."""
     metrics, count, classes, seen = None, 0, True, []
     functions, whole = apart(functions)
-    with _evaluating(model):
+    with _evaluating(modules_of(model, loss).values()):
         for batch in map(Batch.of, batches):
             metrics = metrics or RunningMetrics(leaves(batch.inputs)[0].device, functions)
             outputs = batch.outputs(model)
@@ -217,15 +217,22 @@ def _evaluated(model: nn.Module, batches: Iterable[tuple[Any, ...]], loss: Funct
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    with switched(model, False), no_grad():
+def _evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
+    with ExitStack() as stack, no_grad():
+        for each in modules:
+            stack.enter_context(switched(each, False))
         yield
 
 
-def training(model: nn.Module) -> AbstractContextManager[None]:
+@contextmanager
+def training(modules: Iterable[nn.Module]) -> Iterator[None]:
     """A model in training stays as it is: its layers in evaluation are meant to be so. A model in evaluation is
-    switched as a whole."""
-    return nullcontext() if model.training else switched(model, True)
+    switched as a whole. So is a loss."""
+    with ExitStack() as stack:
+        for each in modules:
+            if not each.training:
+                stack.enter_context(switched(each, True))
+        yield
 
 
 def _means(totals: list[float], count: int, classes: bool, functions: Mapping[str, Function]) -> dict[str, float]:
@@ -281,16 +288,18 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
     the training ends with the same bits as one that was not interrupted.
 
     Each layer is left in the mode in which it was. A layer in evaluation stays so while the net trains; a net that is
-    itself in evaluation trains as a whole.
+    itself in evaluation trains as a whole. A loss that is a Module is treated like the net: checkpoints hold its state,
+    and it is in evaluation while the test set is evaluated.
 
     Processes that `mpiexec -n` has started together divide the images of each step and of the evaluation among them.
     Losses and weights are those of one process with the same batches, up to rounding. Only rank 0 calls the callbacks
     and `say`, and writes. The rates that callbacks set, and after an epoch the weights, are sent to the other ranks
     (docs/distributed.md).
 
-    Raises ValueError for numbers that are not possible, an optimizer that holds none of the model's parameters, a
-    metric whose name is taken, a schedule that gives no finite number of at least 0, a checkpoint that does not fit, is
-    from other data, or would be overwritten, and a folder of checkpoints that another training writes to; Diverged (a
+    Raises ValueError for numbers that are not possible, an optimizer that holds none of the model's parameters, or with
+    checkpoints some that neither the model nor the loss holds, a train that gives more batches than its len(), a metric
+    whose name is taken, a schedule that gives no finite number of at least 0, a checkpoint that does not fit, is from
+    other data, or would be overwritten, and a folder of checkpoints that another training writes to; Diverged (a
     FloatingPointError), naming the step, if the loss is not finite; TypeError for loaders, an optimizer, a schedule
     or callbacks of another kind; CompileError for a model that cannot be compiled: pass compiled=False.
     """
@@ -314,9 +323,10 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
         if compiled is None:
             compiled = train.device == "cuda" and not (data.own_batches(train) or data.own_batches(test))
         kind = _Compiled if compiled else _Plain
-        ranks.send(model)
         run = kind(model, optimizer, train, test, loss, metrics, accumulate, clip)
+        ranks.send(run.modules.values())
         if saved is not None or resume:
+            require_held(run)
             run.contents = {"train": contents_of(train), "test": contents_of(test)}
         place, say = Place(), say if first else None
         if resume is True and saved is not None and there:
@@ -390,7 +400,7 @@ def require_trainer(who: str, optimizer: object, **loaders: object) -> None:
 def require_parameters(who: str, model: nn.Module, optimizer: optim.Optimizer, loss: Function) -> None:
     """Refuse an optimizer that would change nothing of the net, nor of a loss that is a Module."""
     trained = {id(p) for group in optimizer.groups for p in group["params"]}
-    ours = [t for each in (model, loss) if isinstance(each, nn.Module) for _, t in each.named_tensors()]
+    ours = [t for _, t in named_tensors(modules_of(model, loss))]
     if not any(id(t) in trained for t in ours):
         raise ValueError(f"{who}: the optimizer holds {len(trained)} parameters but none of the {len(ours)} Tensors of "
                          f"the {type(model).__name__}; make it of model.parameters(), after layers are replaced")
@@ -401,13 +411,14 @@ class _Plain:
 
     known = True
     contents: dict[str, dict[str, str]] = {}                # of the data, if checkpoints are used
-    modes: dict[str, bool] | None = None   # those of training, while the net is in evaluation
+    modes: dict[str, dict[str, bool]] = {}             # those of training, while the modules are in evaluation
 
     def __init__(self, model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader,
                  loss: Function = ops.cross_entropy, functions: Mapping[str, Function] | None = None,
                  accumulate: int = 1, clip: float | None = None):
         self.model, self.optimizer, self.train, self.test = model, optimizer, train, test
         self.loss, self.classes, self.accumulate, self.clip = loss, True, accumulate, clip
+        self.modules = modules_of(model, loss)
         self.functions, self.whole = apart(functions or {})
         self.steps = -(-len(train) // accumulate)      # of an epoch
         self.metrics = RunningMetrics(train.device, self.functions)
@@ -515,7 +526,7 @@ class _Compiled(_Plain):
     def evaluate(self, number: int = 0, look: Callable[[], None] = lambda: None) -> dict[str, float]:
         classes, seen = True, []
         self.test_metrics.reset()
-        with _evaluating(self.model):
+        with _evaluating(self.modules.values()):
             for size in self.tests:
                 look()
                 right, answers = self._run(self.look, size)
@@ -553,13 +564,13 @@ class _Compiled(_Plain):
         before: on a GPU, replaying gives other bits than recording."""
         steps = list(self.groups(self.batches.sizes))
         done = [*steps * min(2, place.epoch), *steps[:place.batch]]
-        with training(self.model):
+        with training(self.modules.values()):
             for step in dict.fromkeys(done):
                 iter(self.batches)
                 for _ in range(min(2, done.count(step))):
                     self.batches.position.data[...] = steps.index(step) * self.accumulate - 1
                     self.step(*step)
-        with _evaluating(self.model):
+        with _evaluating(self.modules.values()):
             for size in set(self.tests.sizes) if place.epoch else ():
                 iter(self.tests)
                 for _ in range(min(2, place.epoch * self.tests.sizes.count(size))):
@@ -583,7 +594,7 @@ class _Fit:
         with self.checkpoints.signals() if self.checkpoints else nullcontext():
             while place.epoch < self.epochs and not (place.stopped and not place.ended):
                 begin = time.perf_counter()
-                with training(self.steps.model):
+                with training(self.steps.modules.values()):
                     seen = self.train()
                 trained = time.perf_counter() - begin
                 self.finish(begin, seen / max(trained, 1e-9))
@@ -661,9 +672,9 @@ class _Fit:
         run, place = self.steps, self.place
         trained = means_of(place.totals, place.images, place.classes, run.functions)
         run.test.set_epoch(place.epoch)
-        run.modes = modes_of(run.model)
+        run.modes = {part: modes_of(module) for part, module in run.modules.items()}
         tested = run.evaluate(place.epoch, self.look)
-        run.modes = None
+        run.modes = {}
         metrics = {"epoch": place.epoch + 1, "step": place.step, "lr": place.lr,
                    **{f"train_{name}": mean for name, mean in trained.items()},
                    **{f"test_{name}": mean for name, mean in tested.items()},
@@ -674,7 +685,7 @@ class _Fit:
         if self.say:
             self.say(line_of(metrics, self.epochs))
         place.stopped |= ranks.called(self.callbacks, "on_epoch_end", metrics, run.optimizer, None)
-        ranks.send(run.model)              # a callback may have changed it
+        ranks.send(run.modules.values())   # a callback may have changed them
         self.save()
         self.agree()
         self.obey()

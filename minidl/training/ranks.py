@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -73,12 +73,12 @@ def whole_loss(loss: Tensor, count: int, weight: Tensor | None) -> tuple[float, 
     return total / all_ if all_ else 0.0, int(images)
 
 
-def send(model: nn.Module) -> None:
+def send(modules: Iterable[nn.Module]) -> None:
     """Send rank 0's parameters and buffers to all ranks."""
     world = current()
     if world.size == 1:
         return
-    tensors = [t for _, t in model.named_tensors()]
+    tensors = [t for module in modules for _, t in module.named_tensors()]
     mark_changed(tensors)
     for t in tensors:
         flat = t.data.reshape(-1)          # a copy if it is not contiguous

@@ -13,10 +13,11 @@ import numpy as np
 from ..core import rng
 from ..core.device import to_device
 from ..core.mode import note_change
-from ..core.tensor import mark_changed
+from ..core.tensor import Tensor, mark_changed
 from ..distributed import by_first, current
 from ..nn import Module
 from ..nn.weights import OF_DATA, WeightsError, warn_of_change
+from ..optim import Optimizer
 from ..optim.state import examples
 from .callbacks import Callbacks
 from .checkpoint import State, read_newest
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 # The attributes of a loader that decide which numbers a step is given.
 DATA = ("images_per_epoch", "batch_size", "seed", "shuffle", "drop_last", "preprocessing", "augment")
+LAYERS = {"model": "layers", "loss": "loss layers"}    # what a state calls what `layers_of` says of each
 
 
 @dataclass
@@ -59,14 +61,36 @@ def _facts(run: _Plain) -> dict[str, Any]:
                                   "metrics": list(run.functions)}))
 
 
+def modules_of(model: Module, loss: object) -> dict[str, Module]:
+    """What a training changes: a model, and a loss that is a Module, unless this is a layer of the model."""
+    if not isinstance(loss, Module) or any(each is loss for _, each in model.named_modules()):
+        return {"model": model}
+    return {"model": model, "loss": loss}
+
+
+def named_tensors(modules: dict[str, Module]) -> list[tuple[str, Tensor]]:
+    """Their Tensors by path, a loss's behind "loss.". The model's come last: of two names the last counts."""
+    return [(name if part == "model" else f"{part}.{name}", t) for part, module in reversed(modules.items())
+            for name, t in module.named_tensors()]
+
+
+def outside(optimizer: Optimizer, modules: dict[str, Module]) -> list[Tensor]:
+    """An optimizer's parameters that are Tensors of none of the modules."""
+    held = {id(t) for _, t in named_tensors(modules)}
+    return [p for group in optimizer.groups for p in group["params"] if id(p) not in held]
+
+
+def require_held(run: _Plain) -> None:
+    """Refuse parameters that a checkpoint would not hold: after it they would begin anew."""
+    if left := outside(run.optimizer, run.modules):
+        raise ValueError(f"fit: checkpoints hold the Tensors of the {' and the '.join(run.modules)} but {len(left)} of "
+                         f"the optimizer's parameters are none of these, the first of shape {left[0].shape}; make them "
+                         "attributes of the model, or of a loss that is a Module")
+
+
 def modes_of(model: Module) -> dict[str, bool]:
     """Which of a net's modules are in training, by path."""
     return {path: module.training for path, module in model.named_modules()}
-
-
-def _layers(run: _Plain) -> dict[str, Any]:
-    """What callbacks may switch: which Tensors are trained, and which modules are in training."""
-    return layers_of(run.model, run.modes)
 
 
 def layers_of(model: Module, modes: dict[str, bool] | None = None) -> dict[str, Any]:
@@ -81,24 +105,25 @@ def set_trained(model: Module, trained: set[str]) -> None:
             t.requires_grad, t.grad = name in trained, None
 
 
-def _set_layers(run: _Plain, layers: dict[str, Any]) -> None:
-    """Inverse of `_layers`. A net in evaluation trains as a whole (fit): modes count if it was and is in training."""
-    set_trained(run.model, set(layers["trained"]))
-    if run.model.training and layers["modes"].get("", False):
-        for path, module in run.model.named_modules():
+def _set_layers(model: Module, layers: dict[str, Any]) -> None:
+    """Inverse of `layers_of`. A net in evaluation trains as a whole (fit): modes count if it was and is in training.
+    """
+    set_trained(model, set(layers["trained"]))
+    if model.training and layers["modes"].get("", False):
+        for path, module in model.named_modules():
             module.training = layers["modes"].get(path, module.training)
     note_change()
 
 
-def _tensors(run: _Plain) -> dict[str, np.ndarray]:
-    return {name: t.numpy() for name, t in run.model.named_tensors()}
+def _tensors(run: _Plain) -> dict[str, dict[str, np.ndarray]]:
+    return {part: {name: t.numpy() for name, t in module.named_tensors()} for part, module in run.modules.items()}
 
 
 def _tell_names(run: _Plain, callbacks: Callbacks) -> None:
-    """Tell the names of the model's Tensors to all that keep something of them: it is then kept by name."""
+    """Tell the names of the Tensors to all that keep something of them: it is then kept by name."""
     for each in (run.optimizer, *callbacks.all):
         if hasattr(each, "learn_names"):
-            each.learn_names(run.model.named_tensors())
+            each.learn_names(named_tensors(run.modules))
 
 
 def state_of(run: _Plain, place: Place, callbacks: Callbacks) -> State | None:
@@ -110,9 +135,9 @@ def state_of(run: _Plain, place: Place, callbacks: Callbacks) -> State | None:
     _tell_names(run, callbacks)
     accuracies = [metrics["test_accuracy"] for metrics in place.history if "test_accuracy" in metrics]
     return {"place": asdict(place), "rng": place.key or list(rng.get_state()), "data": _facts(run),
-            "best_accuracy": max(accuracies, default=None), "model": _tensors(run),
-            "optimizer": run.optimizer.state_dict(), "callbacks": callbacks.state_dict(),
-            "layers": _layers(run), "net": _net(run.model)}
+            "best_accuracy": max(accuracies, default=None), **_tensors(run),
+            "optimizer": run.optimizer.state_dict(), "callbacks": callbacks.state_dict(), "net": _net(run.model),
+            **{LAYERS[part]: layers_of(each, run.modes.get(part)) for part, each in run.modules.items()}}
 
 
 def _net(model: Module) -> dict[str, Any] | None:
@@ -122,13 +147,15 @@ def _net(model: Module) -> dict[str, Any] | None:
 
 
 def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epochs: int) -> Place:
-    """Set model, optimizer, metrics, random stream and callbacks from a checkpoint (a file, or a folder's newest).
+    """Set modules, optimizer, metrics, random stream and callbacks from a checkpoint (a file, or a folder's newest).
 
     If it is refused, nothing has changed (ValueError; OSError if it cannot be read).
     """
     _tell_names(run, callbacks)
-    like = {"model": _tensors(run), "callbacks": callbacks.state_dict(), "optimizer": examples(run.optimizer)}
-    state = by_first(lambda: read_newest(path, like, optional="optimizer."))
+    like = {**_tensors(run), "callbacks": callbacks.state_dict(), "optimizer": examples(run.optimizer)}
+    constant = "loss" in run.modules and not list(run.modules["loss"].parameters())
+    optional = ("optimizer.", *["loss."] * constant)   # files of earlier versions have no loss
+    state = by_first(lambda: read_newest(path, like, optional))
     place = _place(state, run, path)
     if place.epoch > epochs or (place.epoch == epochs and place.step and (place.batch or place.ended)):
         raise ValueError(f"fit: epochs is {epochs} but the checkpoint in '{path}' is of epoch {place.epoch + 1}; ask "
@@ -155,14 +182,17 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
     rng.set_state(state["rng"])            # refuses an invalid state,
     rng.set_state(drawn)                   # as does the next line
     run.optimizer.load_state_dict(state["optimizer"])
-    if "layers" in state:                  # not in files of earlier versions
-        _set_layers(run, state["layers"])
-    run.model.load_state_dict(state["model"])          # this gives buffers arrays of their own
+    parts = {part: module for part, module in run.modules.items() if part in state}
+    for part, module in parts.items():
+        if LAYERS[part] in state:          # not in files of earlier versions
+            _set_layers(module, state[LAYERS[part]])
+        module.load_state_dict(state[part])            # this gives buffers arrays of their own
     run.warm_up(place)
-    tensors = dict(run.model.named_tensors())
-    mark_changed(tensors.values())
-    for name, t in tensors.items():        # in place: recorded steps read it there
-        t.data[...] = to_device(state["model"][name], t.device)
+    for part, module in parts.items():
+        tensors = dict(module.named_tensors())
+        mark_changed(tensors.values())
+        for name, t in tensors.items():    # in place: recorded steps read it there
+            t.data[...] = to_device(state[part][name], t.device)
     run.optimizer.load_state_dict(state["optimizer"])
     run.metrics.reset(place.totals if current().rank == 0 else None)       # on one of the ranks
     rng.set_state(state["rng"])
@@ -183,14 +213,17 @@ def _place(state: State, run: _Plain, path: object) -> Place:
     """The Place that a file holds, with its numbers checked."""
     kinds = {each.name: type(getattr(Place(), each.name)) for each in fields(Place)}
     found, keys = state.get("place"), {"place", "rng", "data", "model", "optimizer", "callbacks", "best_accuracy"}
-    layers = state.get("layers", {"trained": [], "modes": {}})
+    own = _tensors(run)
     net = state.get("net") or {"model": "", "model_args": {}, "code": None}    # not in files of earlier versions
-    if (state.keys() - {"layers", "net"} == keys and are_layers(layers, run.model)
+    if (state.keys() - {"layers", "net", "loss", "loss layers"} == keys
+            and all(are_layers(state.get(LAYERS[part], {"trained": [], "modes": {}}), module)
+                    for part, module in run.modules.items())
             and isinstance(net, dict) and net.keys() == {"model", "model_args", "code"}
             and (net["code"] is None or OF_DATA["code"][1](net["code"]))
-            and isinstance(found, dict) and isinstance(state["data"], dict) and isinstance(state["model"], dict)
-            and state["model"].keys() == _tensors(run).keys()
-            and all(isinstance(array, np.ndarray) for array in state["model"].values())
+            and isinstance(found, dict) and isinstance(state["data"], dict)
+            and all(isinstance(held := state.get(part, tensors if part == "loss" else None), dict)
+                    and held.keys() == tensors.keys()
+                    and all(isinstance(array, np.ndarray) for array in held.values()) for part, tensors in own.items())
             and {name: type(value) for name, value in found.items()} == kinds):
         place = Place(**found)
         if len(place.totals) == len(run.metrics.totals()) // 2:    # files of earlier versions: over images

@@ -12,11 +12,13 @@ import numpy as np
 
 from .. import data, nn, ops, optim
 from ..core import rng
+from ..core.tensor import mark_changed
 from ..data.loader import drawn_apart
 from ..habits import told
 from ..ops.common.geometry import is_int
 from .loop import Diverged, require_parameters, require_trainer, training, update
 from .metrics import Batch, Function, require_functions
+from .resume import modules_of, outside
 
 SMOOTHING = 0.9                            # of the losses; its start is corrected as in Adam's averages
 WORSE = 4.0                                # times the lowest smoothed loss: the search is over
@@ -38,10 +40,11 @@ def find_rate(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoad
     (Smith 2017, section 3.3). It advises a tenth of the rate at which the smoothed loss was lowest. It ends early if
     the loss is more than four times the lowest, or not finite.
 
-    Model, gradients, optimizer, loader and random stream are afterwards as they were. The rates are those of the first
-    group; the others keep their ratio to it. loss, clip: as for `fit`. Raises ValueError for rates that are not 0 < low
-    < high, for less than 10 steps, for an optimizer that holds none of the model's parameters, for a first group whose
-    rate is 0, and if no loss was finite; TypeError for an optimizer, a loader or a loss of another kind.
+    Model, gradients, the optimizer and its parameters, loader and random stream are afterwards as they were. The rates
+    are those of the first group; the others keep their ratio to it. loss, clip: as for `fit`. Raises ValueError for
+    rates that are not 0 < low < high, for less than 10 steps, for an optimizer that holds none of the model's
+    parameters, for a first group whose rate is 0, and if no loss was finite; TypeError for an optimizer, a loader or a
+    loss of another kind.
     """
     require_trainer("find_rate", optimizer, train=train)
     require_functions(loss, None, "find_rate")
@@ -56,7 +59,8 @@ def find_rate(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoad
         raise ValueError("find_rate: the rate of the first group is 0 but must be above, since the others keep their "
                          "ratio to it; set any")
     batches, rates, losses, average = _endless(copy.copy(train)), [], [], 0.0
-    with _restored(optimizer, *(each for each in (model, loss) if isinstance(each, nn.Module))), training(model):
+    modules = modules_of(model, loss)
+    with _restored(optimizer, modules), training(modules.values()):
         shares = [group["lr"] / optimizer.groups[0]["lr"] for group in optimizer.groups]
         for step, rate in enumerate(np.geomspace(low, high, steps).tolist(), 1):
             for group, share in zip(optimizer.groups, shares, strict=True):
@@ -86,13 +90,14 @@ def _endless(train: data.DataLoader) -> Iterator[object]:
 
 
 @contextmanager
-def _restored(optimizer: optim.Optimizer, *modules: nn.Module) -> Iterator[None]:
+def _restored(optimizer: optim.Optimizer, modules: dict[str, nn.Module]) -> Iterator[None]:
     """Within this, parameters, buffers, the optimizer and the random stream may change, and gradients begin anew; all
     of it is put back."""
-    owners: list[Any] = [optimizer, *modules]
+    owners: list[Any] = [optimizer, *modules.values()]
     states, drawn = [each.state_dict() for each in owners], rng.get_state()
+    others = [(p, p.data.copy()) for p in outside(optimizer, modules)]
     # The optimizer may hold only some of the parameters, and a backward pass adds to the gradients of all, in place.
-    tensors = [t for module in modules for _, t in module.named_tensors()]
+    tensors = [t for module in modules.values() for _, t in module.named_tensors()]
     tensors += [p for group in optimizer.groups for p in group["params"]]
     gradients = [(t, t.grad) for t in tensors]
     for t, _ in gradients:
@@ -102,6 +107,9 @@ def _restored(optimizer: optim.Optimizer, *modules: nn.Module) -> Iterator[None]
     finally:
         for each, state in zip(owners, states, strict=True):
             each.load_state_dict(state)
+        mark_changed([p for p, _ in others])
+        for p, array in others:
+            p.data[...] = array
         for t, gradient in gradients:
             t.grad = gradient
         rng.set_state(drawn)

@@ -66,6 +66,24 @@ def test_a_net_of_several_inputs() -> None:
         assert training.check_gradients(Two(), inputs, Tensor(np.ones((4, 2), np.float32)), ops.mse_loss) < 1
 
 
+def test_a_loss_that_is_a_module_is_compared_too() -> None:
+    class Loss(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.centres, self.cube = Tensor(np.ones((3, 3), np.float32), requires_grad=True), Cube(factor)
+
+        def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+            return (self.cube(self.centres)[labels] - outputs).square().mean()
+    checked, loss = nn.Linear(3, 3), Loss(3.0)
+    x, y = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32), np.array([0, 2, 1, 1])
+    assert training.check_gradients(checked, x, y, loss) < 1           # of NumPy's arrays
+    assert loss.centres.grad is None
+    checked.loss = loss
+    assert training.check_gradients(checked, x, y, loss) < 1
+    with pytest.raises(GradcheckError, match=r"^check_gradients: loss.centres, element \(\d, \d\): backward gives "):
+        training.check_gradients(nn.Linear(3, 3), x, y, Loss(2.0))
+
+
 def test_a_wrong_gradient_is_found_behind_the_op_alone() -> None:
     with pytest.raises(GradcheckError, match=r"check_gradients: 0.weight, element \(\d, 0, \d, \d\): backward gives "
                                              r"\S+ but differences give \S+; correct the backward of an op between"):

@@ -74,6 +74,18 @@ def of_two(outputs: Any, targets: Any) -> Tensor:
     return ops.cross_entropy(outputs[0], labels) + ops.mse_loss(outputs[1], values)
 
 
+class Scaled(nn.Module):
+    """A loss that is trained, with a running mean and dropout of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.norm, self.drop = Tensor([1.0], requires_grad=True), nn.BatchNorm1d(3), nn.Dropout(0.2)
+        self.to(dtype="float64")
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return ops.cross_entropy(self.drop(self.norm(outputs)) * self.scale, labels)
+
+
 def several(named: bool) -> tuple[Any, Any]:
     random = np.random.default_rng(5)
     rows, ids = random.standard_normal((COUNT, 6)).astype(np.float32), random.integers(0, 9, COUNT)
@@ -558,6 +570,13 @@ def test_a_search_leaves_gradients_as_they_were(before: float | None) -> None:
     assert all((gradient.numpy() == before).all() for gradient in held if gradient is not None)
 
 
+def test_a_search_puts_parameters_that_the_net_does_not_hold_back() -> None:
+    model, (x, y), s = net(), arrays(), Tensor(np.zeros(1), requires_grad=True)
+    find_rate(model, optim.SGD([*model.parameters(), s], 0.1), loader(x, y), steps=10,
+              loss=lambda outputs, labels: ops.cross_entropy(outputs, labels) * (-s[0]).exp() + s[0])
+    assert s.tolist() == [0.0]
+
+
 def test_a_search_ends_where_the_loss_does() -> None:
     model, (x, y) = net(), arrays()
     with np.errstate(all="ignore"):
@@ -700,7 +719,7 @@ def median(outputs: Any, targets: Any) -> float:
 OPTIONS: dict[str, dict[str, Any]] = {
     "accumulate": {"accumulate": 4}, "clip": {"clip": 0.05}, "both": {"accumulate": 2, "clip": 0.05},
     "weights": {"loss": per_image, "accumulate": 2}, "whole set": {"metrics": {"median": WholeSet(median)}},
-    "early stop": {}, "several": {"loss": of_two, "accumulate": 2, "clip": 0.1}}
+    "early stop": {}, "trained loss": {}, "several": {"loss": of_two, "accumulate": 2, "clip": 0.1}}
 
 
 @both
@@ -713,17 +732,60 @@ def test_a_run_that_goes_on_ends_in_the_same_bits(case: str, late: bool, compile
         parts = several(False) if case == "several" else arrays()
         if case == "weights":
             parts = *parts, np.random.default_rng(1).random(COUNT)
-        optimizer = optim.Adam(model.parameters(), 0.05)
+        loss = Scaled()
+        own: dict[str, Any] = {"loss": loss} if case == "trained loss" else OPTIONS[case]
+        optimizer = optim.Adam([*model.parameters(), *(loss.parameters() if own.get("loss") is loss else ())], 0.05)
         stop = EarlyStop(patience=2, better_by=0.5 if case == "early stop" else 0.0)
         history = fit(model, optimizer, loader(*parts, shuffle=True, seed=1), loader(*parts), epochs=5,
                       compiled=compiled, checkpoints=tmp_path / folder, callbacks=[stop, *more],
-                      schedule=optim.cosine(30), **OPTIONS[case], **options, **QUIET)
-        return weights(model), numbers(history), rng.get_state(), stop.state_dict()
+                      schedule=optim.cosine(30), **own, **options, **QUIET)
+        return weights(model), weights(loss), numbers(history), rng.get_state(), stop.state_dict()
     whole = run("whole")
     with pytest.raises(training.Interrupted):
         run("part", Stop(2 if not late else 14 if case == "early stop" else 5))
     assert run("part", resume=True) == whole
-    assert (len(whole[1]) < 5) == (case == "early stop")
+    assert (len(whole[2]) < 5) == (case == "early stop")
+
+
+@both
+def test_a_loss_that_is_a_module_does_not_learn_from_the_test_set(compiled: bool) -> None:
+    """It is in evaluation then, and afterwards as before; so is one that is a layer of the model."""
+    model, loss, (x, y) = net(), Scaled(), arrays()
+
+    def learned(within: Any, **options: Any) -> list[bytes]:
+        within(model, loss=loss, **options)
+        assert all(module.training for _, module in (*model.named_modules(), *loss.named_modules()))
+        return [*weights(loss), np.array(evaluate(model, loader(x, y), loss=loss)).tobytes()]
+    before = learned(evaluate, batches=loader(x, y))
+    given = {"train": loader(x, y), "test": loader(x, y), "epochs": 1, "compiled": compiled, **QUIET,
+             "optimizer": optim.SGD(model[0].parameters(), 0.0)}
+    after = learned(fit, **given)
+    assert [a == b for a, b in zip(before, after, strict=True)] == [True, True, True, False, False, False]
+    model[1].loss = loss
+    assert learned(evaluate, batches=loader(x, y)) == after
+
+
+def test_what_a_checkpoint_would_not_hold_is_refused(tmp_path: Path) -> None:
+    """A parameter that began anew after it, with the momentum of before."""
+    model, (x, y), s = net(), arrays(), Tensor(np.zeros(1), requires_grad=True)
+
+    def run(loss: Any, *more: Any, **options: Any) -> None:
+        fit(model, optim.SGD([*model.parameters(), *more], 0.1), loader(x, y), loader(x, y), epochs=1, loss=loss,
+            **QUIET, **options)
+
+    def own(outputs: Tensor, labels: Tensor) -> Tensor:
+        return ops.cross_entropy(outputs, labels) + s.sum()
+    run(own, s)
+    said = (r"^fit: checkpoints hold the Tensors of the model but 1 of the optimizer's parameters are none of these, "
+            r"the first of shape \(1,\); make them attributes of the model, or of a loss")
+    for options in ({"checkpoints": tmp_path / "new"}, {"resume": tmp_path / "old"}):
+        with pytest.raises(ValueError, match=said):
+            run(own, s, **options)
+    run(ops.cross_entropy, checkpoints=tmp_path / "old")               # as files of earlier versions, with no loss
+    constant, trained = nn.CrossEntropyLoss(weight=Tensor(np.array([1.0, 2.0, 3.0]))), Scaled()
+    run(constant, checkpoints=tmp_path / "old", resume=True)
+    with pytest.raises(ValueError, match=r"does not fit this training: .*'loss.scale' is .* here but missing in the f"):
+        run(trained, resume=tmp_path / "old")
 
 
 def test_a_run_goes_on_with_as_many_batches_to_a_step(tmp_path: Path) -> None:
