@@ -97,6 +97,15 @@ class EarlyStop(Judge):
         self.waited = int(state["waited"])
 
 
+def plain(value: Any) -> Any:
+    """A value whose Tensors, arrays and numbers of NumPy are Python's numbers, or lists of these."""
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def _true(returned: object) -> bool:
     """Whether it is True, or NumPy's True, as comparisons of NumPy numbers give; other true values do not count."""
     return isinstance(returned, (bool, np.bool_)) and bool(returned)
@@ -141,8 +150,13 @@ class Callbacks:
         return True in [_true(callback(step)) for callback in self.steps]     # each is called
 
     def on_epoch_end(self, metrics: Metrics) -> bool:
-        """Whether one of them wants to stop."""
-        return True in [_true(callback(metrics)) for callback in self.epochs]
+        """Whether one of them wants to stop. What one adds to the metrics is plain for the next, and for checkpoints.
+        """
+        stop = False
+        for callback in self.epochs:
+            stop |= _true(callback(metrics))
+            metrics.update(plain(metrics))
+        return stop
 
     def with_state(self) -> list[Callback]:
         """The callbacks whose state a checkpoint holds."""

@@ -887,6 +887,20 @@ def test_keys_and_tuples_of_a_state_come_back(tmp_path: Path) -> None:
     assert repr(back) == repr({**{name: state[name] for name in back}, "more": {3: 2.0}})      # 1 == True == 1.0
 
 
+def test_what_a_callback_adds_to_the_metrics_goes_on(tmp_path: Path) -> None:
+    """It made all checkpoints unreadable. The next callback, as a RunFolder, has it as what JSON knows, too."""
+    added = {"norm": np.array(0.5), "rate": np.float32(0.25), "confusion": np.eye(2), "mean": Tensor([1.0, 2.0]),
+             "each": {"a": np.ones(1), "b": (np.int64(3), "text", None)}}
+    expected = {"norm": 0.5, "rate": 0.25, "confusion": [[1.0, 0.0], [0.0, 1.0]], "mean": [1.0, 2.0],
+                "each": {"a": [1.0], "b": [3, "text", None]}}
+    for epochs in (1, 2):
+        net = nn.Linear(2, 2)
+        train = data.DataLoader((np.ones((4, 2), np.float32), [0, 1, 0, 1]), 2)
+        history = fit(net, optim.SGD(net.parameters(), 0.1), train, train, epochs=epochs, checkpoints=tmp_path,
+                      callbacks=[lambda metrics: metrics.update(added), json.dumps], resume=True, progress=False, say=None)
+        assert [{name: metrics[name] for name in expected} for metrics in history] == [expected] * epochs
+
+
 def test_a_callback_finds_its_epochs_again(tmp_path: Path) -> None:
     class Losses:
         def __init__(self) -> None:
