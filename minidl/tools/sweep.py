@@ -3,6 +3,7 @@ out."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import json
@@ -539,10 +540,11 @@ def _fit(shared: dict[str, Any], net: Net, path: Path, told: Callable[[str], obj
     updates = make(model_.parameters(), **rates)
     if isinstance(schedule, str):
         schedule = optim.schedule(schedule, settings["epochs"] * len(loaders[0]))
+    loss, metrics = copy.deepcopy((shared["loss"], shared["metrics"]))     # a Module has a state
     with RunFolder(path, model_, *loaders, resume=True) as run:
         run.config = {**run.config, **{name: text(value) for name, value in settings.items()}}
         callbacks = shared["callbacks"](model_, updates, path) if shared["callbacks"] else []
-        fit(model_, updates, *loaders, epochs=settings["epochs"], schedule=schedule, metrics=shared["metrics"],
-            loss=shared["loss"] or getattr(model_, "loss", ops.cross_entropy), progress=False, say=told,
+        fit(model_, updates, *loaders, epochs=settings["epochs"], schedule=schedule, metrics=metrics,
+            loss=loss or getattr(model_, "loss", ops.cross_entropy), progress=False, say=told,
             callbacks=[run, *(callbacks if isinstance(callbacks, (list, tuple)) else [callbacks])], checkpoints=path,
             resume=True)

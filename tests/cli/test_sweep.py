@@ -366,6 +366,37 @@ def test_a_regression_of_arrays_that_goes_on() -> None:
             minidl.sweep(build, **{"data": (x, x[:, :1]), "epochs": 2, **given, **change}, resume=True)
 
 
+class Counted(nn.Module):
+    """A loss with a state, on which its value depends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = minidl.Tensor(np.zeros(1, "f"))
+
+    def forward(self, y: minidl.Tensor, t: minidl.Tensor) -> minidl.Tensor:
+        with minidl.no_grad():
+            self.steps += 1
+        return (y - t).square().mean() * self.steps.sum()
+
+
+class Metric(Counted):
+    """A metric with one."""
+
+
+def test_a_loss_with_a_state_is_each_nets_own() -> None:
+    """Those of one sweep had one: what a net learned depended on its neighbours."""
+    x = np.random.default_rng(0).normal(size=(32, 3)).astype("f")
+    loss, metric = Counted(), Metric()
+
+    def ends(seeds: list[int], folder: str) -> Any:
+        minidl.sweep(lambda: nn.Linear(3, 1), ((x, x[:, :1]),) * 2, epochs=1, lr=0.01, batch_size=8, seed=seeds,
+                     loss=loss, metrics={"own": metric}, folder=folder, workers=0, say=None)
+        (line,) = training.read_metrics(f"{folder}/seed=2")
+        return Path(folder, "seed=2/weights.h5").read_bytes(), line["test_loss"], line["test_own"]
+    assert ends([2, 0], "two") == ends([0, 1, 2], "three")
+    assert (loss.steps.item(), metric.steps.item()) == (0, 0)
+
+
 @pytest.mark.slow
 def test_a_sweep_whose_code_or_data_changed(capsys: pytest.CaptureFixture[str]) -> None:
     """As a single run: of code it is said, of data refused."""
