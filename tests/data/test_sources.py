@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -44,6 +47,22 @@ class Rows:
     def __getitem__(self, index: int) -> Any:
         assert type(index) is int
         return self.item(index)
+
+
+class Series:
+    """As pandas has it, a DataFrame too: [i] is the item that the index calls i, here the one at the other end."""
+
+    def __init__(self, values: np.ndarray):
+        self.values, self.dtype, self.shape, self.iloc = values, values.dtype, values.shape, values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, label: Any) -> Any:
+        return self.values[::-1][label]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.values, dtype, copy=copy)
 
 
 # ---------------------------------------------------------------- arrays
@@ -481,3 +500,59 @@ def test_gpu_batches_are_the_cpus() -> None:
                 assert Tensor(one).device == "cuda"
                 assert Tensor(one).numpy().tobytes() == other.tobytes()
 
+
+# ---------------------------------------------------------------- arrays of other libraries
+LENT: dict[str, Callable[[np.ndarray, Path], Any]] = {
+    "a Series": lambda array, place: Series(array), "a list": lambda array, place: array.tolist(),
+    "a Tensor": lambda array, place: Tensor(array), "a file": lambda array, place: stored(array, place)}
+
+
+def stored(array: np.ndarray, place: Path) -> Any:
+    with h5py.File(place / f"{array.ndim}.h5", "w") as file:
+        file["values"] = array
+    return h5py.File(place / f"{array.ndim}.h5")["values"]
+
+
+@pytest.mark.parametrize("kind", LENT)
+def test_items_and_labels_stay_pairs_whatever_holds_them(kind: str, tmp_path: Path) -> None:
+    """Item i is i in all its values, and so is its label."""
+    labels = np.arange(20)
+    rows, pixels = np.repeat(labels, 3).reshape(20, 3).astype(np.float64), np.zeros((20, 1, 2, 2), np.uint8)
+    pixels += labels.astype(np.uint8)[:, None, None, None]
+    held = [LENT[kind](array, tmp_path) for array in (rows, labels, pixels)]
+    table = data.Table("t", "train", held[0], held[1])
+    if kind != "a list":                               # of which no image is uint8
+        mine = Dataset("mine", "train", held[2], held[1])
+        assert all(type(array) is np.ndarray for array in (mine.images, mine.labels, table.rows, table.labels))
+        x, y = next(iter(DataLoader(mine, 20, mean=0, std=1 / 255, transform=lambda image, label: (image, label))))
+        assert x[:, 0, 0, 0].round().tolist() == y.tolist()
+        for image, label in map(mine.__getitem__, range(20)):
+            assert (image == label).all()
+    for part in (*random_split(table, [0.5, 0.5]), *table.train_and_test(), table[3:7]):
+        assert part.rows[:, 0].tolist() == part.labels.tolist()
+    assert [table[i][1] for i in range(20)] == labels.tolist()
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 2)])
+def test_a_part_of_a_series_is_by_place(shape: tuple[int, ...]) -> None:
+    values = RNG.standard_normal(shape)
+    part = Subset(Series(values), [3, -1, 0])
+    assert np.array_equal([part[i] for i in range(3)], values[[3, -1, 0]])
+    assert np.array_equal(next(iter(DataLoader(part, 3, shuffle=False))), values[[3, -1, 0]])
+
+
+def test_a_file_of_images_stays_mapped(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((5, 1, 2, 2), np.uint8))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    mine = Dataset("mine", "train", mapped, np.arange(5))
+    assert np.shares_memory(mapped, mine.images)
+    assert np.shares_memory(mapped, DataLoader(mine, 2).stored.images)
+
+
+@pytest.mark.parametrize(("rows", "labels", "error", "said"), [
+    (X, list("abcdefghij"), TypeError, "Table: t: a list of the data has dtype <U1 but must hold numbers; convert it"),
+    (Series(X.astype(object)), np.arange(10), TypeError, "Table: t: a Series of the data has dtype object but"),
+    ([[1.0], [2.0, 3.0]], [0, 1], ValueError, "Table: t: a list of the data holds things of several shapes but")])
+def test_what_is_no_array_of_numbers_is_refused(rows: Any, labels: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=f"^{re.escape(said)}"):
+        data.Table("t", "train", rows, labels)

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
 
-from ...core.device import unmasked
 from ...core.host import cache_folder
 from ..images import channel_statistics
 from ..items import Items
@@ -48,7 +47,8 @@ DATASETS: tuple[str, ...] = (*SPECS, *SYNTHETIC)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset(Items):
-    """Images uint8 (n,c,h,w) with labels (n,), integers: name, split, class names, and where they came from.
+    """Images uint8 (n,c,h,w) with labels (n,), integers: name, split, class names, and where they came from. It holds
+    arrays; other things that hold numbers, such as a Series of pandas, become arrays in their order.
 
     Raises TypeError for images that are no bytes or labels that are no integers, ValueError for other shapes, for a
     label beyond the classes, if these are given, and for two classes of one name.
@@ -68,7 +68,7 @@ class Dataset(Items):
     source: str = ""
 
     def __post_init__(self) -> None:
-        unmasked(f"Dataset: {self.name}", (self.images, self.labels))
+        self.hold_arrays()
         if self.images.dtype != np.uint8 or self.labels.dtype.kind not in "iu":
             raise TypeError(f"Dataset: {self.name} has images {self.images.dtype} and labels {self.labels.dtype} but "
                             "needs uint8 and integers; convert them")

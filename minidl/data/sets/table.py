@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...core.device import unmasked
 from ..chance import chances, for_the_test, require_both, require_two
 from ..items import Items
 from .files import open_file
@@ -32,7 +31,7 @@ MISSING = frozenset(["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN
 @dataclass(frozen=True, eq=False, repr=False)
 class Table(Items):
     """Rows of floating numbers (n,columns) with labels (n,), integers: name, split, the names of columns and classes,
-    and where they came from.
+    and where they came from. It holds arrays, as `data.Dataset` does.
 
     Raises TypeError for rows that are no floating numbers or labels that are no integers, ValueError for other shapes,
     for a label beyond the classes and another number of columns, if these are given, and for two of one name.
@@ -53,7 +52,7 @@ class Table(Items):
     source: str = ""
 
     def __post_init__(self) -> None:
-        unmasked(f"Table: {self.name}", (self.rows, self.labels))
+        self.hold_arrays()
         if self.rows.dtype.kind != "f" or self.labels.dtype.kind not in "iu":
             raise TypeError(f"Table: {self.name} has rows {self.rows.dtype} and labels {self.labels.dtype} but needs "
                             "floating numbers and integers; convert them")
