@@ -64,8 +64,9 @@ class EarlyStop(Judge):
     """A callback that ends a training once a metric has not become better for `patience` epochs, one after the other.
 
     metric, mode: as for `SaveBest`, which keeps the weights of the best epoch. better_by: an epoch counts as better if
-    it beats the best so far by more than this. Raises ValueError for patience that is not an int of at least 1, for a
-    better_by below 0, and for a metric of another name without a mode.
+    it beats the best so far by more than this. Each training begins anew, unless a state was loaded; a SaveBest and a
+    Plateau keep their best. Raises ValueError for patience that is not an int of at least 1, for a better_by below 0,
+    and for a metric of another name without a mode.
 
     >>> stop = EarlyStop(patience=2)
     >>> [stop.on_epoch_end({"test_loss": loss}) for loss in (3.0, 2.0, 2.5, 1.0, 1.5, 1.0)]
@@ -75,8 +76,14 @@ class EarlyStop(Judge):
     def __init__(self, metric: str = "test_loss", patience: int = 3, mode: str | None = None, better_by: float = 0.0):
         if not is_int(patience, 1):
             raise ValueError(f"EarlyStop: patience is {patience!r} but must be an int of at least 1")
-        self.patience, self.better_by, self.waited = patience, better_by, 0
+        self.patience, self.better_by, self.waited, self._loaded = patience, better_by, 0, False
         super().__init__(metric, mode)
+
+    def on_train_begin(self) -> None:
+        """Forget the training before, but not a state that was loaded."""
+        if not self._loaded:
+            self.best, self.waited = self.sign * np.inf, 0
+        self._loaded = False
 
     def on_epoch_end(self, metrics: Metrics) -> bool:
         """Whether to stop. Raises ValueError for a metric that an epoch does not have."""
@@ -94,7 +101,7 @@ class EarlyStop(Judge):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """From a checkpoint. Raises ValueError for another metric or mode."""
         super().load_state_dict(state)
-        self.waited = int(state["waited"])
+        self.waited, self._loaded = int(state["waited"]), True
 
 
 def plain(value: Any) -> Any:

@@ -897,7 +897,8 @@ def test_what_a_callback_adds_to_the_metrics_goes_on(tmp_path: Path) -> None:
         net = nn.Linear(2, 2)
         train = data.DataLoader((np.ones((4, 2), np.float32), [0, 1, 0, 1]), 2)
         history = fit(net, optim.SGD(net.parameters(), 0.1), train, train, epochs=epochs, checkpoints=tmp_path,
-                      callbacks=[lambda metrics: metrics.update(added), json.dumps], resume=True, progress=False, say=None)
+                      callbacks=[lambda metrics: metrics.update(added), json.dumps], resume=True, progress=False,
+                      say=None)
         assert [{name: metrics[name] for name in expected} for metrics in history] == [expected] * epochs
 
 

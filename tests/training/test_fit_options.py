@@ -105,6 +105,27 @@ def test_a_training_ends_when_a_metric_gets_no_better(compiled: bool) -> None:
     assert len(history) == len(found) == 4             # the first, which is better than nothing, and three that are not
 
 
+def test_a_stop_begins_anew_with_each_training(tmp_path: Path) -> None:
+    """The second training ended after an epoch. One that goes on, from a checkpoint or a state, has waited already. The
+    others keep their best."""
+    model, (x, y) = net(), arrays()
+    optimizer, stop = optim.SGD(model.parameters(), 0.0), EarlyStop(patience=3)
+
+    def epochs(*callbacks: Any, most: int = 9, **options: Any) -> int:
+        return len(fit(model, optimizer, loader(x, y), loader(x, y), epochs=most, callbacks=list(callbacks), **options,
+                       **QUIET))
+    assert [epochs(stop) for _ in range(3)] == [4, 4, 4]
+    stop.load_state_dict({**stop.state_dict(), "waited": 1})
+    assert [epochs(stop) for _ in range(2)] == [2, 4]
+    goes_on: dict[str, Any] = {"checkpoints": tmp_path / "a", "resume": True}
+    assert [epochs(EarlyStop(patience=3), most=most, **goes_on) for most in (3, 9)] == [3, 4]
+    best, plateau = SaveBest(model, tmp_path / "best.h5", "test_loss"), optim.Plateau(optimizer, patience=4)
+    epochs(best, plateau, most=3)
+    first = (tmp_path / "best.h5").stat().st_mtime_ns
+    epochs(best, plateau, most=2)
+    assert ((tmp_path / "best.h5").stat().st_mtime_ns, plateau.waited) == (first, 4)
+
+
 def test_a_training_that_a_callback_ended_says_so(tmp_path: Path) -> None:
     """It said that it goes on, and did not."""
     said: list[str] = []
