@@ -122,6 +122,7 @@ class Optimizer(Named, Watched):
     except "steps", which counts its updates, int64 of shape (1,).
 
     A number's name is an attribute too: `sgd.lr` is that of the first group that has it; setting it sets all of them.
+    An attribute of another name is refused, except in subclasses.
     """
 
     restless = frozenset({"_kept"})
@@ -143,6 +144,14 @@ class Optimizer(Named, Watched):
         self._names: ByTensor[str] = ByTensor()
         self.groups = [Group(entries, kind) for entries in entries_of(kind.__name__, params, common, self._names)]
         self._kept: dict[str, ByTensor[Array]] = {each: ByTensor() for each in self.kept}
+
+    def __setattr__(self, name: str, value: object) -> None:
+        kind, own = type(self), ("groups", "numbers", "optimizers")
+        if kind.__module__.startswith(f"{__package__}.") and not (name[0] == "_" or name in own or hasattr(kind, name)):
+            numbers = dict.fromkeys(entry for group in self.groups for entry in dict.keys(group) if entry != "params")
+            raise AttributeError(f"{kind.__name__}: updates read {', '.join(numbers)} but no {name}; set one of these, "
+                                 "or make a subclass for attributes of your own")
+        super().__setattr__(name, value)
 
     @classmethod
     def _check(cls, group: Mapping[str, Any]) -> None:

@@ -399,6 +399,24 @@ def test_a_number_that_no_update_reads_is_refused(name: str, value: object, how:
         set_to(SGD, name, value, how)
 
 
+@pytest.mark.parametrize(("make", "name", "numbers"), [
+    (SGD, "learning_rate", "lr, momentum, weight_decay, nesterov"), (SGD, "weightdecay", "lr, momentum"),
+    (SGD, "dampening", "lr"), (lambda: optim.Adam([W]), "amsgrad", "lr, betas, eps, weight_decay"),
+    (lambda: optim.Together(SGD(), optim.AdamW([M])), "learning_rate", "lr, .*, nesterov, betas, eps")])
+def test_an_attribute_that_no_update_reads_is_refused(make: Callable[[], Any], name: str, numbers: str) -> None:
+    """It was taken, and did nothing. A subclass may have attributes of its own."""
+    optimizer = make()
+    title = type(optimizer).__name__
+    with pytest.raises(AttributeError, match=rf"^{title}: updates read {numbers}.* but no {name}; set one of these"):
+        setattr(optimizer, name, 0.1)
+    assert not hasattr(optimizer, name)
+    own: Any = type("Own", (optim.SGD,), {})([W], 0.1)
+    own.learning_rate = 0.1
+    for each in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        each.lr = 0.5
+        assert {group["lr"] for group in each.groups} == {0.5}
+
+
 @pytest.mark.parametrize("value", [5e-4, 1, "yes", None])
 @pytest.mark.parametrize(("make", "name"), [
     (lambda **options: optim.SGD([W], 0.1, 0.9, **options), "nesterov"), (lambda **options: optim.Muon([M], **options),
