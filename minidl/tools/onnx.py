@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from ..core.device import Array, DType, is_array, to_device, to_numpy
+from ..core.device import Array, DType, holds, is_array, to_device, to_numpy
 from ..core.host import install
 from ..core.mode import Listener, mode, no_grad
 from ..core.tensor import Tensor
@@ -217,7 +217,7 @@ class _Graph:
         if name is None or (name.startswith(("input", "output")) and "." not in name):
             name = f"constant/{len(self.constants)}"
         kind = np.dtype(dtype or self.dtype)
-        if isinstance(value, (int, float)) and not _holds(kind, value):
+        if isinstance(value, (int, float)) and not holds(kind, value):
             raise ValueError(f"onnx.export: {self.op} takes {value} beside {kind}, in which ONNX must have it; use a "
                              f"number that {kind} holds")
         self.constants[name] = to_numpy(value) if is_array(value) else np.array(value, kind)
@@ -291,7 +291,7 @@ class _Graph:
         self.op = call.name
         masks = np.bool in dtypes and call.name not in OF_MASKS
         self.dtype = np.dtype(np.int64) if masks else dtypes[0] if call.name in OTHER_DTYPE else result.dtype
-        wide = call.name in OTHER_DTYPE and not all(_holds(self.dtype, each) for each in call.inputs
+        wide = call.name in OTHER_DTYPE and not all(holds(self.dtype, each) for each in call.inputs
                                                     if isinstance(each, (int, float)))
         if wide:                           # a comparison of integers with 0.5, or of uint8 with 300
             self.dtype = np.dtype(np.float64)
@@ -316,16 +316,11 @@ class _Graph:
         return self.constant(each)
 
 
-def _holds(dtype: np.dtype, number: float) -> bool:
-    """Whether a number is one of a dtype's; floating dtypes round it."""
-    if dtype.kind == "f":
-        return True
-    low, high = (0, 1) if dtype == np.bool else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    return low <= number <= high and number == int(number)
-
-
 def _sizes(array: Array, other: Array) -> tuple[int, ...]:
-    """A shape, with -1 for what depends on the batch."""
+    """A shape, with -1 for what depends on the batch. Raises ValueError if the number of axes does."""
+    if array.ndim != other.ndim:
+        raise ValueError(f"onnx.export: an op gives shape {array.shape} for one batch and {other.shape} for another, "
+                         "which a file cannot say; name the axes that are to go, x.squeeze(1)")
     return tuple(n if n == m else -1 for n, m in zip(array.shape, other.shape, strict=True))
 
 

@@ -55,6 +55,22 @@ def test_a_change_in_place_that_a_view_would_not_see_is_refused(view: str, chang
     np.testing.assert_array_equal(base.numpy(), VIEWS[view](base).numpy().max() * (base.numpy() != 0))
 
 
+@pytest.mark.parametrize("view", [
+    lambda x: x[0, 1], lambda x: x[-2][1], lambda x: x.select(0, 0)[1], lambda x: x[0].unbind()[1],
+    lambda x: [*x[0]][1]], ids=["index", "of a row", "of select", "of unbind", "of a loop"])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool])
+def test_one_element_is_a_view_as_a_row_is(view: Callable[[Tensor], Tensor], dtype: type) -> None:
+    x = Tensor(np.zeros((2, 3), dtype))
+    one = view(x)
+    with no_grad():
+        one.fill_(True)
+    want = np.zeros((2, 3), dtype)
+    want[0, 1] = True
+    np.testing.assert_array_equal(x.numpy(), want)
+    x[0, 1] = False
+    assert not one.item()
+
+
 def test_a_view_alone_and_a_copy_are_changed_on_the_tape() -> None:
     w = Tensor(np.zeros((2, 3), np.float32), requires_grad=True)
     for make in (lambda h: (h * 1).reshape(6), lambda h: (h * 1)[0], lambda h: h[np.array([0, 1])],

@@ -242,6 +242,8 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
                              "the batch; call net.eval() first, with layers that keep running ones"),
     "running values": (nn.BatchNorm1d(4), "the net changes a Tensor in place, which a file cannot repeat; compute a "
                        "new one, or call net.eval() where that is a layer's"),
+    "axes that go for one image": (lambda x: x[1:].squeeze(), "an op gives shape (4,) for one batch and (2, 4) for "
+                                   "another, which a file cannot say; name the axes that are to go, x.squeeze(1)"),
     "a value": (lambda x: x * float(x.max()), "the net reads a Tensor's values, which a file cannot repeat; return"),
     "an array": (lambda x: Tensor(x.data * 2), "the net takes a Tensor's array (.data), which a file cannot repeat"),
     "a parameter's cast": (lambda x: x * HALF.to(dtype="float32"), "the net moves a Tensor, or converts one that requir"

@@ -232,8 +232,8 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         r"backward: create_graph=True: the closure of 'keeps' kept an array of shape \(1,\).*compute it in the clo"),
     "second derivative of two Tensors of one array": (
         lambda: [x := zeros(2, grad=True), (Tensor(x.data) * x).sum().backward(create_graph=True)], ValueError,
-        r"backward: create_graph=True: two inputs of 'mul' are Tensors of one array \(shape \(2,\)\), and it is not known "
-        r"which one its gradient depends on; pass one of them as t.clone\(\)"),
+        r"backward: create_graph=True: two inputs of 'mul' are Tensors of one array \(shape \(2,\)\), and it is not "
+        r"known which one its gradient depends on; pass one of them as t.clone\(\)"),
     "second derivative of a primitive without a rule": (
         lambda: updates(zeros(1, grad=True)).sum().backward(create_graph=True), ValueError,
         "backward: create_graph=True: the gradient of 'updates' calls 'sgd', whose own gradient is not known"),
@@ -437,6 +437,9 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                           r"index_select: index has dtype bool and shape \(2,\) but must be one row of integers"),
     "an index that is a number": (lambda: zeros(2, 3).index_select(1, Tensor(1)), TypeError,
                                   r"index_select: index has dtype int64 and shape \(\) but must be one row"),
+    "a number that integers do not hold": (
+        lambda: Tensor([1, 2]).masked_fill(Tensor([True, False]), 2.7), TypeError,
+        "masked_fill: value is 2.7 but must be a number of int64, the dtype of x; convert x first"),
     "a mask of integers": (lambda: zeros(2).masked_fill(Tensor([1, 0]), 0.0), TypeError,
                            "masked_fill: an input is of dtype int64 but must be a bool Tensor"),
     "a selection by integers": (lambda: zeros(2).masked_select(Tensor([1, 0])), TypeError,

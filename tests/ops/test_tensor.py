@@ -886,6 +886,16 @@ def test_what_is_no_view_in_pytorch_has_memory_of_its_own(call: Any) -> None:
     assert leaf.grad.shape == (2, 3)
 
 
+@pytest.mark.parametrize(("values", "filled"), [
+    ([True, True, False], 0), ([True, True, False], False), ([1, 2, 3], -4), ([1.5, 2.0, 3.0], 4)], ids=str)
+def test_filling_by_a_mask_keeps_the_dtype(values: list[Any], filled: float) -> None:
+    x, mask = Tensor(values), Tensor([True, False, False])
+    for of in (lambda x: x.masked_fill(mask, filled), minidl.compile(lambda x: x.masked_fill(mask, filled))):
+        for _ in range(3):
+            y = of(x)
+            assert (y.dtype, y.tolist()) == (x.dtype, [filled, *values[1:]])
+
+
 def test_a_selection_by_a_mask_is_one_row() -> None:
     """As in PyTorch, where x[mask] keeps the axes that the mask has not."""
     x = Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...core.device import holds
 from ...core.mode import mode, note_change
 from ...core.tensor import Tensor, as_tensor
 from ..common.geometry import is_int
 from ..common.op import also
+from ..create import full
 from ..layers.activation import log_softmax, one_axis, relu, sigmoid, softmax
 from . import arrange, basic, contraction, functions, statistics
 from . import select as selection
@@ -421,8 +423,13 @@ class Methods(Conversions, Operators):
         return selection.where(condition, self, other)
 
     def masked_fill(self: Tensor, mask: Tensor, value: float) -> Tensor:
-        """The value where the mask holds, x elsewhere."""
+        """The value where the mask holds, x elsewhere. Raises TypeError for a number that is none of x's dtype."""
         condition, = _masks("masked_fill", mask)
+        if self.dtype.kind != "f" and not isinstance(value, Tensor):
+            if not holds(self.dtype, value):
+                raise TypeError(f"masked_fill: value is {value!r} but must be a number of {self.dtype}, the dtype of "
+                                "x; convert x first, x.to(dtype='float32')")
+            value = full((), value, dtype=self.dtype, device=self.device)
         return selection.where(condition, value, self)
 
     def masked_select(self: Tensor, mask: Tensor) -> Tensor:

@@ -176,7 +176,11 @@ def _numbered(index: Index) -> int:
 
 def getitem(x: Array, index: Index) -> Array:
     axis = _numbered(index) if x.size >= MIN_TAKEN else -1
-    return np.take(x, index[axis], axis) if axis > 0 else x[index]
+    if axis > 0:
+        return np.take(x, index[axis], axis)
+    y = x[index]
+    # Of one element NumPy gives a number, and with an Ellipsis the view that it gives of several.
+    return y if isinstance(y, np.ndarray) else x[(*(index if isinstance(index, tuple) else (index,)), ...)]
 
 
 def getitem_grad_x(gy: Array, index: Index, shape: tuple[int, ...], once: bool) -> Array:
