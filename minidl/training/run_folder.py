@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import json
 import math
@@ -24,6 +25,7 @@ from ..distributed import by_first, current
 from ..nn.weights import save
 from .callbacks import Step
 from .checkpoint import NAMES, lock
+from .contents import contents_of
 from .machine import machine
 from .metrics import Metrics
 from .record import FILE, Record
@@ -39,7 +41,8 @@ def versions() -> dict[str, Any]:
 
 
 def facts(model: nn.Module, train: data.DataLoader | None, test: data.DataLoader | None) -> dict[str, Any]:
-    """What config.json says of a net and its loaders: as `minidl train` says it, so that its commands find both."""
+    """What config.json says of a net and its loaders: as `minidl train` says it, so that its commands find both. They
+    find only the first items of a set, so others of it are not named."""
     options = {name: value for name, value in getattr(model, "model_args", {}).items() if name not in OF_DATA}
     found = {"program": True, "model": getattr(model, "model_name", type(model).__name__), "option": options,
              "code": getattr(model, "model_code", None), **versions()}
@@ -49,9 +52,20 @@ def facts(model: nn.Module, train: data.DataLoader | None, test: data.DataLoader
     if train is not None:
         found |= {"batch_size": train.batch_size, "data_source": getattr(train.dataset, "source", None)}
     kept = getattr(test, "dataset", None)
-    if isinstance(kept, (data.Dataset, data.Table)) and kept.split == "test" and kept.name in data.DATASETS:
+    if isinstance(kept, (data.Dataset, data.Table)) and kept.split == "test" and kept.name in data.DATASETS and (
+            contents_of(test) == _first_of(kept.name, len(kept), kept.source)):
         found |= {"data": kept.name, "limit_test": len(kept)}
     return found
+
+
+@functools.lru_cache(8)
+def _first_of(name: str, count: int, source: str) -> dict[str, str]:
+    """What a set's first test items hold, as `contents_of` says it; nothing if they are not on this machine."""
+    try:
+        first = data.load(name, "test", source if os.path.isdir(source) else None, download=False, count=count)
+    except (OSError, ValueError):
+        return {}
+    return contents_of(data.DataLoader(first, 1))
 
 
 class RunFolder:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -493,6 +494,19 @@ def test_a_net_that_knows_no_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert "which is not one of the zoo's" in said(capsys, "predict", "run", "x.png", status=2)
     assert "does not say on which data the net was trained; name them: --data" in (
         said(capsys, "train", "--eval", "run", status=2))
+
+
+@pytest.mark.parametrize(("change", "named"), [
+    (lambda test: test, True), (lambda test: test.first(7), True), (lambda test: test[1:8], False),
+    (lambda test: data.random_split(test, [0.5, 0.5])[0], False),
+    (lambda test: replace(test, images=255 - test.images), False),
+    (lambda test: replace(test, classes=test.classes[::-1]), False)])
+def test_a_run_names_no_set_of_which_it_has_other_items(change: Any, named: bool) -> None:
+    """The commands take the first items of a set that config.json names."""
+    part = change(data.load("synthetic-digits", "test", count=20))
+    with RunFolder("run", nn.Linear(784, 10), test=data.DataLoader(part, 5)) as folder:
+        found = {name: folder.config[name] for name in ("data", "limit_test") if name in folder.config}
+    assert found == ({"data": "synthetic-digits", "limit_test": len(part)} if named else {})
 
 
 @pytest.mark.parametrize("which", tiered([lambda net: net, lambda net: "my_net.py:build"], fast=1, slow=1))
