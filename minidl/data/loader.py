@@ -55,6 +55,8 @@ class DataLoader(Watched, Generic[D]):
     part: (rank, size): each batch is divided into `size` parts, which differ by one item at most, and this process has
     the rank-th. `training.fit` sets it for the ranks of a run.
 
+    Raises ValueError if dataset, mean, std, transform or dtype are set on a loader that is made: make a new one.
+
     Raises ValueError for no data, numbers out of their range, arrays of several lengths, a number of means that is not
     the number of channels or columns, a mean of images above 1, a std of 0 or less, another dtype, or
     drop_last if no batch would be left; TypeError for data of another kind. An item that raises StopIteration gives a
@@ -73,6 +75,8 @@ class DataLoader(Watched, Generic[D]):
 
     # These decide the order, or which part of it is read. No step reads them.
     restless = frozenset({"_ahead", "_epoch", "_skip", "part", "seed", "shuffle"})
+    # What is kept when a loader is made depends on these.
+    fixed = frozenset({"dataset", "dtype", "mean", "std", "transform"})
 
     def __init__(self, dataset: D, batch_size: int, *, shuffle: bool = True, seed: int = 0,
                  drop_last: bool = False, mean: Numbers = None,
@@ -111,6 +115,12 @@ class DataLoader(Watched, Generic[D]):
                              f"{batch_size if drop_last else 1}; use more {what} or a smaller batch")
         self._epoch = self._skip = 0
         self._ahead: tuple[Any, np.ndarray] = None, np.zeros(0, np.int64)      # what decided an order, and the order
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in self.fixed and "_ahead" in vars(self):
+            raise ValueError(f"DataLoader: {name} is set to {value!r:.80} but a loader that is made keeps what it was "
+                             f"made with; make a new one, DataLoader(..., {name}=...)")
+        super().__setattr__(name, value)
 
     def _store_images(self, dataset: Dataset, mean: Numbers, std: Numbers) -> None:
         """Images and labels on the device, shared if they are there; with a transform they are read one by one."""

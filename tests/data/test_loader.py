@@ -741,3 +741,14 @@ def test_a_transform_in_place_changes_no_object() -> None:
     kept = threading.Lock()
     batches = data.DataLoader([(kept, 1)], 1, transform=lambda it, label: (int(it is kept), label))
     assert next(iter(batches))[0].tolist() == [1]
+
+
+@pytest.mark.parametrize("name", ["dataset", "dtype", "mean", "std", "transform"])
+def test_what_a_loader_has_kept_cannot_be_set(name: str) -> None:
+    """It had no effect, and was written into weights files. What is read at each batch may be set."""
+    loader = DataLoader(np.arange(9.0), 2, transform=np.negative, shuffle=False)
+    with pytest.raises(ValueError, match=rf"^DataLoader: {name} is set to None but a loader that is made keeps what it "
+                                         rf"was made with; make a new one, DataLoader\(\.\.\., {name}=\.\.\.\)$"):
+        setattr(loader, name, None)
+    loader.batch_size, loader.seed, loader.drop_last = 4, 3, True
+    assert [batch.tolist() for batch in loader] == [[0, -1, -2, -3], [-4, -5, -6, -7]]
