@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 class EMA(Named, Checked, Watched):
     """An exponential moving average of parameters: average <- decay * average + (1 - decay) * parameter.
 
-    params: a Module, Tensors or (name, Tensor); of a Module its parameters, not its buffers. The averages start at the
-    present values of the parameters. The average of a Tensor that is put into the list `params` later starts at its
-    value at the next use. Call `update` after the optimizer's step; a compiled step may do it, in one launch. As a
-    callback of `training.fit` an EMA updates after each step, and its averages are part of checkpoints.
+    params: a Module, Tensors or (name, Tensor); of a Module its parameters, frozen ones too, not its buffers. The
+    averages start at the present values of the parameters. The average of a Tensor that is put into the list `params`
+    later starts at its value at the next use. Call `update` after the optimizer's step; a compiled step may do it, in
+    one launch. As a callback of `training.fit` an EMA updates after each step, and its averages are part of
+    checkpoints.
 
     Raises ValueError for a decay that is not from 0 to below 1, no parameters, or one that is listed twice; TypeError
     for what is not a Tensor.
@@ -47,8 +48,10 @@ class EMA(Named, Checked, Watched):
     def __init__(self, params: Module | Iterable[Any], decay: float = 0.999):
         self.decay = decay
         self._names: ByTensor[str] = ByTensor()
-        self.params: list[Tensor] = without_names(
-            "EMA", params.named_parameters() if hasattr(params, "named_parameters") else params, self._names)
+        if hasattr(params, "named_tensors"):           # a frozen parameter may be trained later
+            ever = {id(t) for _, t in params._ever_parameters()}
+            params = [(name, t) for name, t in params.named_tensors() if id(t) in ever]
+        self.params: list[Tensor] = without_names("EMA", params, self._names)
         for p in self.params:
             if not isinstance(p, Tensor):
                 raise TypeError(f"EMA: a parameter is a {type(p).__name__}; pass a Module, or Tensors")

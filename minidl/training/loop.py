@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import islice
@@ -587,6 +588,7 @@ class _Fit:
         self.steps, self.place, self.epochs = run, place, epochs
         self.schedules = [schedule] * len(run.optimizer.groups) if callable(schedule) else schedule
         self.callbacks, self.checkpoints, self.progress, self.say = callbacks, checkpoints, progress, say
+        self.left: set[str] = set()        # the parameters that are known not to be trained
 
     def run(self) -> list[Metrics]:
         """Run all epochs that are left. Returns the metrics of all epochs, with those before."""
@@ -607,6 +609,7 @@ class _Fit:
         run, place, before = self.steps, self.place, self.place.images
         if place.ended:
             return 0
+        self.warn_of_left()
         epoch, first, due = place.epoch + 1, place.step, time.monotonic() + LOOK_EVERY
         run.train.set_epoch(place.epoch)
         rates = self.begin()
@@ -638,6 +641,17 @@ class _Fit:
         place.classes, place.lr = run.classes, self.lr()
         place.key = list(rng.get_state())
         return place.images - before
+
+    def warn_of_left(self) -> None:
+        """Warn of parameters that no step changes: they were frozen when the optimizer was made, and are not now."""
+        held = {id(p) for group in self.steps.optimizer.groups for p in group["params"]}
+        left = [name for name, t in named_tensors(self.steps.modules) if t.requires_grad and id(t) not in held]
+        if ranks.current().rank == 0 and (new := [name for name in left if name not in self.left]):
+            self.left.update(new)
+            warnings.warn(f"fit: {len(new)} parameters require a gradient but are in no group of the optimizer, so no "
+                          f"step changes them: {', '.join(new[:8])}{', ...' * (len(new) > 8)}; make the optimizer "
+                          "before layers are frozen, or after they are unfrozen, or freeze what is not to be trained",
+                          UserWarning, stacklevel=2)
 
     def require_finite(self, total: float, first: int) -> None:
         """Refuse losses whose sum `total` after the step `first` is not finite, and say in which step this began.

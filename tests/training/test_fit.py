@@ -340,6 +340,7 @@ OPTIMIZERS: dict[str, tuple[Any, bool]] = {
 
 
 @both
+@pytest.mark.filterwarnings("ignore:fit. . parameters require a gradient but are in no group:UserWarning")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_optimizer_of_another_net_is_refused(name: str, compiled: bool) -> None:
     model: Any = net()
@@ -352,12 +353,32 @@ def test_an_optimizer_of_another_net_is_refused(name: str, compiled: bool) -> No
 
 def test_an_optimizer_may_hold_frozen_layers_and_a_losss_parameters() -> None:
     model, loss = net(), Centres()
-    sgd = optim.SGD(model.parameters(), 0.1)
+    sgd = optim.SGD([*model.parameters(), *loss.parameters()], 0.1)
     model.requires_grad_(False)
     fit(Views(model), optim.SGD(loss.parameters(), 0.1), loader(20), loader(9), epochs=1, loss=loss, **QUIET)
     fit(Views(model), sgd, loader(20), loader(9), epochs=1, loss=loss,
         callbacks=lambda _: model.requires_grad_(True) and None, **QUIET)
     assert loss.scale.item() != 1.0
+
+
+@both
+def test_what_no_step_changes_is_said_once(compiled: bool) -> None:
+    """An optimizer that was made while the body was frozen did not train it, and nothing said so."""
+    said = (r"^fit: 2 parameters require a gradient but are in no group of the optimizer, so no step changes them: "
+            r"1\.weight, 1\.bias; make the optimizer before layers are frozen, or ")
+
+    def train(model: Any, optimizer: optim.Optimizer, *callbacks: Any) -> list[Any]:
+        return fit(model, optimizer, loader(20), loader(9), epochs=3, compiled=compiled, callbacks=callbacks, **QUIET)
+    for late in (False, True):
+        model: Any = net()
+        model[1].requires_grad_(False)
+        sgd = optim.SGD(model.parameters(), 0.1)
+        train(model, sgd)                  # frozen: nothing is said
+        model[1].requires_grad_(not late)
+        with pytest.warns(UserWarning, match=said) as warned:
+            train(model, sgd, lambda metrics, layer=model[1], late=late: late and layer.requires_grad_(True) and None)
+        assert len(warned) == 1
+    train(model, optim.SGD(model.parameters(), 0.1))
 
 
 # ---------------------------------------------------------------- nobody to talk to
@@ -766,7 +787,7 @@ BAD: dict[str, Any] = {
 def test_a_schedule_that_gives_no_rate_is_refused(case: str, compiled: bool) -> None:
     """By the step's number, of all epochs, before any step of that epoch; also behind a callback that set the rate."""
     (schedule, step, value), model = BAD[case], net()
-    sgd = optim.SGD([{"params": [model[1].weight]}, {"params": [model[3].weight]}], 0.0)
+    sgd = optim.SGD([{"params": model[1].parameters()}, {"params": model[3].parameters()}], 0.0)
 
     class Set:
         def on_step_end(self, step: Step) -> None:

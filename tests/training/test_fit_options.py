@@ -779,7 +779,7 @@ def test_a_loss_that_is_a_module_does_not_learn_from_the_test_set(compiled: bool
         return [*weights(loss), np.array(evaluate(model, loader(x, y), loss=loss)).tobytes()]
     before = learned(evaluate, batches=loader(x, y))
     given = {"train": loader(x, y), "test": loader(x, y), "epochs": 1, "compiled": compiled, **QUIET,
-             "optimizer": optim.SGD(model[0].parameters(), 0.0)}
+             "optimizer": optim.SGD([*model.parameters(), *loss.parameters()], 0.0)}
     after = learned(fit, **given)
     assert [a == b for a, b in zip(before, after, strict=True)] == [True, True, True, False, False, False]
     model[1].loss = loss

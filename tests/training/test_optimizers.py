@@ -1176,6 +1176,23 @@ def test_an_average_is_pytorchs() -> None:
     np.testing.assert_array_equal(net.weight.numpy(), values)
 
 
+def test_an_average_has_parameters_that_are_frozen_when_it_is_made() -> None:
+    """They were left out for ever, so that `applied` mixed averages with what was trained last."""
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    net[0].requires_grad_(False)
+    ema = optim.EMA(net, 0.5)
+    assert ema.state_dict()["params"] == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    frozen = net[0].weight.numpy().copy()
+    ema.update()
+    with ema.applied():
+        assert net[0].weight.numpy().tobytes() == frozen.tobytes()
+    net.requires_grad_(True)
+    net[0].weight.data[...] = frozen + 2
+    ema.update()
+    with ema.applied():
+        np.testing.assert_allclose(net[0].weight.numpy(), frozen + 1, rtol=1e-6)
+
+
 def test_applied_averages_decorate_a_generator() -> None:
     """They are applied while its body runs, and not while it waits."""
     p = Tensor([1.0], requires_grad=True)
