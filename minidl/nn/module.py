@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -67,6 +68,20 @@ class Module(Habits, Watched):
         if isinstance(value, _HOLDERS) and self._remember(_held(name, value)):
             require_name(f"{type(self).__name__}: the attribute", name)
         super().__setattr__(name, value)
+
+    def __deepcopy__(self: M, memo: dict[int, Any]) -> M:
+        """A copy whose parameters have no gradients, as of PyTorch's nets; a Tensor alone is copied with its own."""
+        make, arguments, state = self.__reduce_ex__(4)[:3]
+        twin: M = make(*arguments)
+        memo[id(self)] = twin
+        state = copy.deepcopy(state, memo)
+        if hasattr(twin, "__setstate__"):
+            twin.__setstate__(state)
+        else:
+            vars(twin).update(state)
+        for _, t in twin._tensors():
+            t._grad = None
+        return twin
 
     # ------------------------------------------------------------------ what it holds
     def _entries(self) -> Iterable[tuple[str, Any]]:
@@ -157,9 +172,16 @@ class Module(Habits, Watched):
 
     # ------------------------------------------------------------------ state
     def train(self: M, training: bool = True) -> M:
-        """Switch this Module and all below to training (dropout on), or with False to evaluation."""
+        """Switch this Module and all below to training (dropout on), or with False to evaluation: those whose class has
+        a `train` of its own by that."""
+        switched: set[int] = set()
         for _, module in self.named_modules():
-            module.training = training
+            if module is self or type(module).train is Module.train:
+                if id(module) not in switched:
+                    module.training = training
+            elif id(module) not in switched:
+                module.train(training)
+                switched |= {id(each) for _, each in module.named_modules()}
         return self
 
     def eval(self: M) -> M:

@@ -393,8 +393,11 @@ def test_copies_of_tensors() -> None:
         assert not np.shares_memory(twin.data, w.data)
     net = nn.Sequential(nn.Linear(2, 2))
     net[0].tied = net[0].weight
+    net(plain(1, 2).reshape(1, 2)).sum().backward()
     twin_net = copy.deepcopy(net)
     assert twin_net[0].tied is twin_net[0].weight
+    assert [t.grad for t in twin_net.parameters()] == [None, None]
+    assert all(t.grad is not None for t in net.parameters())
 
 
 # ---------------------------------------------------------------- what an optimizer holds

@@ -14,6 +14,7 @@ import pytest
 import minidl
 from minidl import Tensor, nn, ops
 from minidl.core.mode import changes
+from minidl.nn.module import switched
 from minidl.zoo.recipe import LAYERS as ACTIVATIONS
 
 
@@ -163,6 +164,50 @@ def test_a_module_may_hold_itself() -> None:
     assert list(twin.state_dict()) == list(net.state_dict())
     twin.load_state_dict(net.state_dict())
     assert net.eval().features[1].training is False
+
+
+class Frozen(nn.Module):
+    """Its normalisation stays in evaluation."""
+
+    def __init__(self, *inner: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.inner = nn.BatchNorm1d(2), inner
+
+    def train(self, training: bool = True) -> Any:
+        super().train(training)
+        self.norm.eval()
+        return self
+
+
+class Stays(nn.Sequential):
+    """All of it stays in evaluation, what is within too."""
+
+    def train(self, training: bool = True) -> Any:
+        return super().train(False)
+
+
+def test_a_part_switches_as_its_class_says() -> None:
+    net = nn.Sequential(Frozen(Frozen(nn.Dropout())), nn.Linear(2, 2), Stays(Frozen(), nn.Dropout()))
+    for training in (True, False, True):
+        net.train(training)
+        on = {path for path, module in net.named_modules() if module.training}
+        assert on == ({"", "0", "0.inner.0", "0.inner.0.inner.0", "1"} if training else set())
+    net.eval()
+    with switched(net, True):
+        assert (net[1].training, net[0].norm.training) == (True, False)
+
+
+def test_a_copy_is_made_as_its_class_says() -> None:
+    class Handle(nn.Linear):
+        def __getstate__(self) -> Any:
+            return {name: value for name, value in vars(self).items() if name != "file"}
+
+        def __setstate__(self, state: Any) -> None:
+            vars(self).update(state, file="opened again")
+
+    net = Handle(2, 2)
+    net.file = iter([])                    # cannot be copied
+    assert copy.deepcopy(nn.Sequential(net))[0].file == "opened again"
 
 
 def test_a_long_chain_of_modules_is_walked() -> None:
