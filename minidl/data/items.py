@@ -9,9 +9,6 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from ..core.device import Array, is_array, is_cuda, unmasked
-from ..core.tensor import Tensor
-
 Kind = TypeVar("Kind", bound="Items")
 
 
@@ -20,20 +17,6 @@ def one_place(who: str, index: object) -> int:
     if isinstance(index, (bool, np.bool)) or not isinstance(index, (int, np.integer)):
         raise TypeError(f"{who}: index {index!r} is a {type(index).__name__} but must be an int")
     return int(index)
-
-
-def numbers_of(value: object, who: str) -> Array:
-    """What holds numbers as one array. Raises TypeError for other values, ValueError for several shapes."""
-    unmasked(who, value)
-    try:
-        array: Array = value._data if isinstance(value, Tensor) else value if is_array(value) else np.asarray(value)
-    except ValueError:
-        raise ValueError(f"{who}: a {type(value).__name__} of the data holds things of several shapes but must be one "
-                         "array of numbers; give the parts of an item as a tuple, (image, label)") from None
-    if array.dtype.kind not in "biufc":
-        raise TypeError(f"{who}: a {type(value).__name__} of the data has dtype {array.dtype} but must hold numbers; "
-                        "convert it, in a transform for instance")
-    return array
 
 
 class Items:
@@ -61,12 +44,6 @@ class Items:
             index = one_place(type(self).__name__, index)
             return values[index], int(self.labels[index])
         return replace(self, **{self.items: values[index], "labels": self.labels[index]})   # type: ignore[type-var]
-
-    def hold_arrays(self) -> None:
-        """Hold items and labels as arrays, whatever they are given in: [i] of a Series is the item that is called i."""
-        for field in (self.items, "labels"):
-            array = numbers_of(getattr(self, field), f"{type(self).__name__}: {self.name}")
-            object.__setattr__(self, field, array if is_cuda(array) else np.asarray(array))
 
     def require_names(self) -> None:
         """Refuse names that contradict the data, as labels and predictions would be given wrong ones. Labels below 0

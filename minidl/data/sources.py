@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..core import rng
-from ..core.device import to_numpy
+from ..core.device import Array, is_array, to_numpy, unmasked
 from ..core.tensor import Tensor
-from .items import numbers_of, one_place
+from .items import one_place
 from .sets.datasets import Dataset
 from .sets.table import Table
 
@@ -51,7 +51,7 @@ def arrays_of(source: object, who: str) -> Any:
                for part in leaves(source)):
         _require_items(source, who)
         return None
-    arrays = mapped(lambda part: numbers_of(part, who), source)
+    arrays = mapped(lambda part: _numbers(part, who), source)
     shapes = [array.shape for array in leaves(arrays)]
     if len({shape[:1] for shape in shapes}) > 1 or () in shapes:
         raise ValueError(f"{who}: the arrays have shapes {', '.join(map(str, shapes))} but their first axes must count "
@@ -89,7 +89,7 @@ def collated(items: Sequence[Any], who: str) -> Any:
     """
     first = items[0]
     if not isinstance(first, (dict, tuple)):
-        items = [to_numpy(numbers_of(each, who)) for each in items]
+        items = [to_numpy(_numbers(each, who)) for each in items]
     forms = list(dict.fromkeys(map(_form, items)))
     if len(forms) > 1:
         raise ValueError(f"{who}: items have {forms[0]} and {forms[1]} but a batch stacks equal ones; make them equal, "
@@ -106,6 +106,19 @@ def _form(item: np.ndarray | tuple[object, ...] | dict[object, object]) -> str:
     if isinstance(item, dict):
         return f"keys {', '.join(sorted(map(str, item)))}"
     return f"{len(item)} parts" if isinstance(item, tuple) else f"shape {np.shape(item)}"
+
+
+def _numbers(value: object, who: str) -> Array:
+    unmasked(who, value)
+    try:
+        array: Array = value._data if isinstance(value, Tensor) else value if is_array(value) else np.asarray(value)
+    except ValueError:
+        raise ValueError(f"{who}: a {type(value).__name__} of the data holds things of several shapes but must be one "
+                         "array of numbers; give the parts of an item as a tuple, (image, label)") from None
+    if array.dtype.kind not in "biufc":
+        raise TypeError(f"{who}: a {type(value).__name__} of the data has dtype {array.dtype} but must hold numbers; "
+                        "convert it, in a transform for instance")
+    return array
 
 
 # ---------------------------------------------------------------- parts of data
@@ -134,7 +147,7 @@ class Subset:
         arrays = arrays_of(source, "Subset") if isinstance(source, (tuple, dict)) else None
         self._get: Callable[[Any, int], Any] = getitem if arrays is None else item_of
         self.source = source if arrays is None else arrays
-        places = to_numpy(numbers_of(indices, "Subset"))
+        places = to_numpy(_numbers(indices, "Subset"))
         count = len(self.source if arrays is None else leaves(arrays)[0])
         if places.ndim != 1 or (len(places) and places.dtype.kind not in "iu"):
             raise TypeError(f"Subset: indices have dtype {places.dtype} and shape {places.shape} but must be integers "
@@ -156,7 +169,7 @@ class Subset:
 def checked_order(order: object, count: int, who: str) -> np.ndarray:
     """The order that a loader gives, checked: as many places as there are items, each from 0; a place may come more
     than once. Raises TypeError for what is not integers, ValueError for another count and for places out of range."""
-    places = to_numpy(numbers_of(order, who))
+    places = to_numpy(_numbers(order, who))
     if places.ndim != 1 or places.dtype.kind not in "iu":
         raise TypeError(f"{who}: order gives dtype {places.dtype} and shape {places.shape} but must give integers in "
                         "one axis; of a mask, np.flatnonzero(mask)")

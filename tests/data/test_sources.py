@@ -549,10 +549,9 @@ def test_a_file_of_images_stays_mapped(tmp_path: Path) -> None:
     assert np.shares_memory(mapped, DataLoader(mine, 2).stored.images)
 
 
-@pytest.mark.parametrize(("rows", "labels", "error", "said"), [
-    (X, list("abcdefghij"), TypeError, "Table: t: a list of the data has dtype <U1 but must hold numbers; convert it"),
-    (Series(X.astype(object)), np.arange(10), TypeError, "Table: t: a Series of the data has dtype object but"),
-    ([[1.0], [2.0, 3.0]], [0, 1], ValueError, "Table: t: a list of the data holds things of several shapes but")])
-def test_what_is_no_array_of_numbers_is_refused(rows: Any, labels: Any, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=f"^{re.escape(said)}"):
+@pytest.mark.parametrize(("rows", "labels", "kinds"), [
+    (X, Series(np.array([*"abcdefghij"])), "float64 and labels <U1"),
+    (Series(X.astype(object)), [*range(10)], "object and labels int64")])
+def test_what_is_no_array_of_numbers_is_refused(rows: Any, labels: Any, kinds: str) -> None:
+    with pytest.raises(TypeError, match=f"^Table: t has rows {kinds} but needs floating numbers and integers; convert"):
         data.Table("t", "train", rows, labels)

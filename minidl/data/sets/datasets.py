@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
 
+from ...core.device import as_array, unmasked
 from ...core.host import cache_folder
 from ..images import channel_statistics
 from ..items import Items
@@ -68,7 +69,9 @@ class Dataset(Items):
     source: str = ""
 
     def __post_init__(self) -> None:
-        self.hold_arrays()
+        unmasked(f"Dataset: {self.name}", (self.images, self.labels))
+        for field in ("images", "labels"):  # of a Series, [i] would be the item that its index calls i
+            object.__setattr__(self, field, as_array(getattr(self, field)))
         if self.images.dtype != np.uint8 or self.labels.dtype.kind not in "iu":
             raise TypeError(f"Dataset: {self.name} has images {self.images.dtype} and labels {self.labels.dtype} but "
                             "needs uint8 and integers; convert them")

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...core.device import as_array, unmasked
 from ..chance import chances, for_the_test, require_both, require_two
 from ..items import Items
 from .files import open_file
@@ -52,7 +53,9 @@ class Table(Items):
     source: str = ""
 
     def __post_init__(self) -> None:
-        self.hold_arrays()
+        unmasked(f"Table: {self.name}", (self.rows, self.labels))
+        for field in ("rows", "labels"):  # of a Series, [i] would be the item that its index calls i
+            object.__setattr__(self, field, as_array(getattr(self, field)))
         if self.rows.dtype.kind != "f" or self.labels.dtype.kind not in "iu":
             raise TypeError(f"Table: {self.name} has rows {self.rows.dtype} and labels {self.labels.dtype} but needs "
                             "floating numbers and integers; convert them")
