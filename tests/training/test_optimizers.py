@@ -432,6 +432,27 @@ def test_flags_are_true_or_false(make: Callable[..., Any], name: str, value: obj
         assert getattr(optimizer, name) is flag
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["in a group", "as a group"])
+def test_parameters_that_are_added_leave_what_is_kept(own: bool) -> None:
+    """An optimizer that is made of another's groups begins anew."""
+    net, added = nn.Linear(2, 1), nn.Linear(1, 1)
+    adam = optim.Adam(net.parameters(), 0.1)
+
+    def steps() -> list[Any]:
+        adam.zero_grad()
+        added(net(minidl.ones(1, 2))).sum().backward()
+        adam.step()
+        return [count.item() for group in adam.state_dict()["groups"] for count in group["steps"]]
+    assert steps() == [1, 1]
+    if own:
+        adam.groups.append(optim.Group({**adam.groups[0], "params": list(added.parameters()), "lr": 0.5}, optim.Adam))
+    else:
+        adam.groups[0]["params"] += added.parameters()
+    assert (steps(), [group["lr"] for group in adam.groups]) == ([2, 2, 1, 1], [0.1, 0.5] if own else [0.1])
+    again = optim.Adam(adam.groups)
+    assert [count for group in again.state_dict()["groups"] for count in group["steps"]] == [None] * 4
+
+
 def test_a_numbers_name_is_an_attribute_of_all_groups_that_have_it() -> None:
     net = nn.Linear(3, 2)
     both = optim.Together(optim.SGD([{"params": [net.weight]}], 0.1), optim.AdamW([net.bias], lr=0.2))
