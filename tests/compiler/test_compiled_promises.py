@@ -1948,6 +1948,25 @@ for name, seeds in {
 # ---------------------------------------------------------------- errors
 
 
+@equal
+def an_error_in_a_replay(w: World) -> None:
+    """Parameters are those of the step before, and training goes on."""
+    net = dense()
+    sgd = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x: Tensor, labels: Tensor) -> Tensor:
+        sgd.zero_grad()
+        loss = ops.cross_entropy(net(x), labels)
+        loss.backward()
+        sgd.step()
+        return loss
+    w.watch(lambda: [p.data for p in net.parameters()])
+    call = w.compile(step)
+    for i in range(CALLS):
+        x, labels = vectors(i)
+        call(x, Tensor([7] * 4) if i == 4 else labels)
+
+
 @scenario
 def an_error_by_a_flag(w: World) -> None:
     held = [False]

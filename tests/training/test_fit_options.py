@@ -398,12 +398,18 @@ def test_an_image_of_weight_2_counts_as_two(compiled: bool) -> None:
 
 
 @both
-def test_weights_of_images_and_ignored_labels(compiled: bool) -> None:
-    """The mean is over what both leave, in batches of which one has nothing."""
+@pytest.mark.parametrize("then", [lambda loss: loss, lambda loss: 2 * loss - loss, lambda loss: loss ** 1 + 0.0 * loss],
+                         ids=["", "doubled", "powers"])
+def test_weights_of_images_and_ignored_labels(then: Any, compiled: bool) -> None:
+    """The mean is over what both leave, in batches of which one has nothing. What is computed of losses counts as they
+    do."""
     (x, y), w = arrays(), np.random.default_rng(1).random(COUNT)
     y[::3], w[1::4], w[8:16] = 2, 0.0, 0.0
     factors = Tensor(np.array([0.5, 2.0, 1.0]))
-    model, loss = net(), functools.partial(per_image, weight=factors, ignore_index=2)
+    model = net()
+
+    def loss(outputs: Tensor, y: Tensor) -> Tensor:
+        return then(per_image(outputs, y, weight=factors, ignore_index=2))
     history = fit(model, optim.SGD(model.parameters(), 0.0), loader(x, y, w), loader(x, y, w), epochs=1, loss=loss,
                   compiled=compiled, **QUIET)
     own = w * np.where(y == 2, 0.0, factors.numpy()[y])
@@ -698,6 +704,27 @@ def test_a_checkpoint_holds_what_is_frozen_and_in_evaluation(tmp_path: Path) -> 
     before = weights(again[0])
     training.train_step(again, other, *arrays())
     assert weights(again[0]) == before
+
+
+def test_names_of_several_models_are_theirs(tmp_path: Path) -> None:
+    """What belonged to one net went to the other if an optimizer was made of both in another order."""
+    def made(order: str) -> Any:
+        nets = {name: nn.Linear(2, 2) for name in "ab"}
+        params = [p for name in order for p in nets[name].parameters()]
+        return nets, optim.SGD(params, 0.1, momentum=0.9), optim.EMA(params, 0.5), optim.SGD(nets["b"].parameters(), 0.1)
+    (nets, *ours), (others, *theirs) = made("ab"), made("ba")
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        nets[name].weight.grad = Tensor(np.full((2, 2), value, np.float32))
+    ours[0].step()
+    ours[1].update()
+    training.Checkpoint(**nets, both=ours[0], ema=ours[1], one=ours[2]).save(tmp_path / "a.h5")
+    training.Checkpoint(**others, both=theirs[0], ema=theirs[1], one=theirs[2]).load(tmp_path / "a.h5")
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        assert (theirs[0]._kept["velocities"].get(others[name].weight) == value).all()
+        with ours[1].applied(), theirs[1].applied():
+            assert weights(nets[name]) == weights(others[name])
+    assert ours[0].state_dict()["groups"][0]["params"] == ["a.weight", "a.bias", "b.weight", "b.bias"]
+    assert ours[2].state_dict()["groups"][0]["params"] == ["weight", "bias"]           # as in files of earlier versions
 
 
 def test_a_checkpoint_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
         result = wrap(y, node)
         if view:
             share(result, next(t for t in inputs if isinstance(t, Tensor)))
-        if not y.ndim:
+        if not y.ndim or (numbers and WEIGHTED):
             _weigh(result, inputs)
         return result
 
@@ -138,11 +138,15 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     return call
 
 
+WEIGHTED: list[bool] = []                  # not empty once there was a loss of each label with weights
+
+
 def _weigh(result: Tensor, inputs: tuple[Any, ...]) -> None:
     """A single number that is computed from a weighted mean gets that mean's weights; of several such means, if they
-    are of the same labels."""
+    are of the same labels. So do numbers of single labels what is computed from losses of the same shape."""
+    shape = result._data.shape
     held = {counted(of): of for t in inputs
-            if isinstance(t, Tensor) and not t._data.ndim and (of := weights_of(t)) is not None}
+            if isinstance(t, Tensor) and t._data.shape == shape and (of := weights_of(t)) is not None}
     if len(held) == 1:
         result.weights, = held.values()
 

@@ -11,7 +11,7 @@ from ..arrays.basic import eq
 from ..arrays.select import clip, where
 from ..arrays.shapes import reshape, transpose
 from ..common.geometry import is_int
-from ..common.op import op
+from ..common.op import WEIGHTED, op
 
 
 @op(index=("labels",), floating=True)
@@ -44,6 +44,8 @@ def nll(log_p: Tensor, labels: Tensor, weight: Tensor | None, reduction: str, ig
                 counts = where(eq(labels, ignored), 0.0, 1.0 if counts is None else counts)
         if counts is not None:
             loss.weights, counts._counted = counts, (labels, weight, ignored)
+            if reduction == "none" and not WEIGHTED:
+                WEIGHTED.append(True)
     return loss
 
 
