@@ -15,7 +15,7 @@ from ..core.pools import lasting
 from ..core.tensor import Tensor, mark_changed
 from ..ops.common.backend import backend_of
 from .checks import Checked, check_each_once
-from .names import WAY_OUT, Named, names_that_differ, places_by_name, without_names
+from .names import WAY_OUT, Named, names_that_differ, places_by_name, require_distinct, without_names
 
 if TYPE_CHECKING:
     from ..nn import Module
@@ -106,8 +106,14 @@ class EMA(Named, Checked, Watched):
     def state_dict(self) -> dict[str, Any]:
         """{"decay": ..., "params": [...], "averages": [...]}: the parameters' names, None if they are not known, and
         copies."""
-        return {"decay": self.decay, "params": [self._names.get(p) for p in self.params],
+        return {"decay": self.decay, "params": self._known(),
                 "averages": [np.array(to_numpy(array)) for array in self._where_parameters_are()]}
+
+    def _known(self) -> list[str | None]:
+        """The parameters' names. Raises ValueError for two of one name."""
+        names = [self._names.get(p) for p in self.params]
+        require_distinct("EMA", names)
+        return names
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with what `state_dict` gave; averages change in place. They are found by the parameters' names, or
@@ -124,7 +130,7 @@ class EMA(Named, Checked, Watched):
         if not isinstance(state, Mapping) or state.keys() - {"params"} != {"decay", "averages"}:
             raise ValueError(f"EMA.load_state_dict: the state is a {type(state).__name__} but must be what state_dict "
                              "gave")
-        names, theirs = [self._names.get(p) for p in self.params], state.get("params", [])
+        names, theirs = self._known(), state.get("params", [])
         order = places_by_name(names, theirs)
         if order is None:
             raise ValueError(f"EMA.load_state_dict: the parameters are {names_that_differ(names, theirs)}; build the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,13 @@ def without_names(owner: str, given: Iterable[Any], names: ByTensor[str]) -> lis
     return [parameter(each) for each in given]
 
 
+def require_distinct(owner: str, names: Iterable[Any]) -> None:
+    """Refuse, for a state of this owner, two parameters of one known name: each could get what belongs to the other."""
+    if twice := [name for name, count in Counter(names).items() if count > 1 and name is not None]:
+        raise ValueError(f"{owner}: two parameters have the name {twice[0]!r}, by which a state would be loaded; pass "
+                         "them with other names, as ((f'a.{name}', p) for name, p in a.named_parameters())")
+
+
 # ---------------------------------------------------------------------- what belongs to which parameter in a state
 def places(here: list[Any], there: list[Any], alike: Callable[[Any, Any], bool] = operator.eq) -> list[int] | None:
     """For each of `here` the place of the first of `there` that is like it and not taken; None if any are left over."""
@@ -85,10 +93,15 @@ FACTS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 
 def facts_of(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """For each group: its optimizer's kind, its name, and its parameters' names; None for a name that is not known."""
-    return [{"kind": type(each).__name__, "name": group.get("name"),
-             "params": [each._names.get(p) for p in group["params"]]}
-            for each in getattr(optimizer, "optimizers", (optimizer,)) for group in each.groups]
+    """For each group: its optimizer's kind, its name, and its parameters' names; None for a name that is not known.
+    Raises ValueError for two parameters of one name, unless their groups have other names."""
+    facts = [{"kind": type(each).__name__, "name": group.get("name"),
+              "params": [each._names.get(p) for p in group["params"]]}
+             for each in getattr(optimizer, "optimizers", (optimizer,)) for group in each.groups]
+    for kind, group in {(fact["kind"], fact["name"]) for fact in facts}:
+        require_distinct(type(optimizer).__name__, [name for fact in facts for name in fact["params"]
+                                                    if (fact["kind"], fact["name"]) == (kind, group)])
+    return facts
 
 
 def in_order(optimizer: Optimizer, groups: list[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], list[int]]]:

@@ -9,7 +9,7 @@ from typing import Any
 from ..core.tensor import Tensor
 from .adaptive import Adam, AdamW, RMSprop
 from .muon import Muon
-from .names import in_order
+from .names import facts_of, in_order
 from .optimizer import Optimizer
 from .rates import Rates, check_rates
 from .sgd import SGD
@@ -65,6 +65,7 @@ class Together(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """{"groups": [...]}, the groups of all optimizers."""
+        facts_of(self)                     # refuses names that two optimizers have
         return {"groups": [group for each in self.optimizers for group in state_of(each)["groups"]]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from ..core.tensor import mark_changed
 from ..nn import Module
 from ..nn.weights import WeightsError
 from ..optim import Optimizer
+from ..optim.names import Named
 from ..optim.state import examples
 from .checkpoint import read_state, write_state
 from .resume import are_layers, layers_of, set_trained
@@ -103,10 +104,13 @@ class Checkpoint:
 
     def _tell_names(self) -> None:
         """Tell the names of the models' Tensors to each part that keeps something of them."""
-        named = [each for part in self.parts.values() if isinstance(part, Module) for each in part.named_tensors()]
+        named = [(model, name, t) for model, part in self._models().items() for name, t in part.named_tensors()]
         for part in self.parts.values():
             if hasattr(part, "learn_names"):
-                part.learn_names(named)
+                own = {id(p) for p in part._parameters()} if isinstance(part, Named) else set()
+                mine = {(name, id(t)) for _, name, t in named if id(t) in own}
+                alike = len(dict(mine)) < len(mine)    # of several models; else as in files of earlier versions
+                part.learn_names([(f"{model}.{name}" if alike else name, t) for model, name, t in named])
 
 
 def _set(model: Module, arrays: dict[str, np.ndarray], layers: dict[str, Any]) -> None:

@@ -711,7 +711,8 @@ def test_names_of_several_models_are_theirs(tmp_path: Path) -> None:
     def made(order: str) -> Any:
         nets = {name: nn.Linear(2, 2) for name in "ab"}
         params = [p for name in order for p in nets[name].parameters()]
-        return nets, optim.SGD(params, 0.1, momentum=0.9), optim.EMA(params, 0.5), optim.SGD(nets["b"].parameters(), 0.1)
+        one = optim.SGD(nets["b"].parameters(), 0.1)
+        return nets, optim.SGD(params, 0.1, momentum=0.9), optim.EMA(params, 0.5), one
     (nets, *ours), (others, *theirs) = made("ab"), made("ba")
     for name, value in (("a", 1.0), ("b", 2.0)):
         nets[name].weight.grad = Tensor(np.full((2, 2), value, np.float32))

@@ -772,6 +772,40 @@ def test_averages_go_by_names() -> None:
         np.testing.assert_array_equal(net.b.weight.numpy(), other.b.weight.numpy())
 
 
+TWICE: dict[str, Callable[[Any, Any], Any]] = {
+    "a group": lambda a, b: optim.SGD([*a.named_parameters(), *b.named_parameters()], 0.1),
+    "groups": lambda a, b: optim.SGD([{"params": each.named_parameters()} for each in (a, b)], 0.1),
+    "several": lambda a, b: optim.Together(*(optim.SGD(each.named_parameters(), 0.1) for each in (a, b))),
+    "averages": lambda a, b: optim.EMA([*a.named_parameters(), *b.named_parameters()])}
+
+
+@pytest.mark.parametrize("case", TWICE)
+def test_two_parameters_of_one_name_have_no_state(case: str) -> None:
+    """Made of both nets in another order, each got what belongs to the other."""
+    a, b = nn.Linear(2, 2), nn.Linear(2, 2)
+    owner = TWICE[case](a, b)
+    said = rf"^{type(owner).__name__}: two parameters have the name 'weight', by which a state would be loaded; pass t"
+    with pytest.raises(ValueError, match=said):
+        owner.state_dict()
+    owner.learn_names((f"b.{name}", p) for name, p in b.named_parameters())
+    owner.load_state_dict(owner.state_dict())
+    with pytest.raises(ValueError, match=said):
+        TWICE[case](a, b).load_state_dict(owner.state_dict())
+
+
+def test_names_count_within_a_group_that_has_one() -> None:
+    a, b = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def made(nets: dict[str, Any]) -> Any:
+        return optim.SGD([{"params": net.named_parameters(), "name": name, "lr": i} for i, (name, net) in
+                          enumerate(nets.items())], 0.1, momentum=0.9)
+    sgd, other = made({"a": a, "b": b}), made({"b": b, "a": a})
+    (a.weight.sum() + a.bias.sum()).backward()
+    sgd.step()
+    other.load_state_dict(sgd.state_dict())
+    assert [group["velocities"][0] is None for group in other.state_dict()["groups"]] == [True, False]
+
+
 def renamed(net: nn.Module, **names: str) -> list[tuple[str, Tensor]]:
     return [(names.get(name[0], name[0]) + name[1:], p) for name, p in net.named_parameters()]
 
@@ -798,8 +832,8 @@ OTHER: dict[str, tuple[Callable[[nn.Module], Any], Callable[[nn.Module], Any], s
                                 {"params": renamed(net.b, w="a.w"), "name": "two"}]),
         "Adam.load_state_dict: the groups' parameters are a.weight, bias, b.weight, bias here but b.weight, bias, a"),
     "one without a name": (lambda net: optim.Adam([*renamed(net.a), *net.b.parameters()]),
-                           lambda net: optim.Adam([*renamed(net.a), *renamed(net.b)]),
-                           "Adam.load_state_dict: the groups' parameters are None, None here but weight, bias, weight"),
+                           lambda net: optim.Adam([*renamed(net.a), *renamed(net.b, w="b.w", b="b.b")]),
+                           "Adam.load_state_dict: the groups' parameters are None, None here but b.weight, b.bias in "),
     "average": (lambda net: optim.EMA(net), lambda net: optim.EMA(renamed(net, b="d")),
                 "EMA.load_state_dict: the parameters are b.weight, b.bias here but d.weight, d.bias in the state"),
 }
