@@ -22,7 +22,7 @@ import numpy as np
 from .. import data, nn
 from ..core.version import __version__
 from ..distributed import by_first, current
-from ..nn.weights import save
+from ..nn.weights import require_described, save
 from .callbacks import Step
 from .checkpoint import NAMES, lock
 from .contents import contents_of
@@ -91,7 +91,8 @@ class RunFolder:
     ['checkpoint.h5', 'config.json', 'metrics.jsonl', 'statistics.jsonl', 'weights.h5']
 
     Two runs never share a folder: it belongs to the run that makes its metrics.jsonl, and to one process at a time.
-    Raises OSError if the folder cannot be made or written, and ValueError if it holds a run already.
+    Raises OSError if the folder cannot be made or written, and ValueError if it holds a run already, or if a weights
+    file cannot hold what the loader says, such as the names of classes.
     """
 
     model: nn.Module | None = None         # its weights are written at the end
@@ -105,6 +106,8 @@ class RunFolder:
         self.path, self._made, self._mine = Path(path), list[Path](), False
         self.model, self.train, self.config = model, train, {} if model is None else facts(model, train, test)
         self.names = {name: self.config[name] for name in ("model", "data") if name in self.config}
+        if model is not None:
+            require_described(model, train)
         self.record = None if model is None else Record(self, model)
         if resume and (self.path / "metrics.jsonl").exists():  # before config.json, if that run was killed early
             self._go_on()

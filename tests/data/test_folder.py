@@ -471,6 +471,16 @@ def test_one_class_is_not_trained_on(layout: str, tmp_path: Path, monkeypatch: p
     assert not Path("run").exists()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no such folder can be made there")
+def test_a_name_that_weights_cannot_have_is_found_before_the_training(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    shelf(tmp_path / "pets", "a\tb", "cat")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["train", "perceptron", "--data", "pets", "--device", "cpu", "--output-dir", "run"]) == 2
+    assert "save: classes is ['a\\tb', 'cat'], with 'a\\tb', but must be a JSON list" in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
 @pytest.mark.slow
 def test_train_and_predict_by_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                        capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,8 +19,11 @@ from tiers import tiered
 
 import minidl
 from minidl import Tensor, weights, zoo
-from minidl.nn.weights import WEIGHTS, WeightsError, files, hdf5, load, read_metadata, save
+from minidl.data import DataLoader, Dataset, Table
+from minidl.data.sets.table import is_name
+from minidl.nn.weights import WEIGHTS, WeightsError, _is_name, files, hdf5, load, read_metadata, save
 from minidl.nn.weights.common import Meter, listed
+from minidl.training import RunFolder
 
 
 class Net:
@@ -841,11 +844,21 @@ def test_a_slash_in_a_link_name_is_not_a_path(path):
 PREPROCESSING = {"mean": [0.5, 0.25], "std": [0.125, 1], "padding": 2}
 
 
+# A ZWNJ as in Persian, a soft hyphen, a space of Chinese, a mark of direction; and what changes a terminal.
+CLASSES = ["T-shirt/top", "\u6f22\u3000b", "\u06a9\u062a\u0627\u0628\u200c\u0647\u0627", "a\u00ad\u200f", "y" * 200]
+NOT_NAMES = ["", "x" * 201, "\x1b[31m", "a\nb", "a\tb", "a\u2028b", "a\udcffb", *(f"a{chr(each)}b" for each in (
+    0x202A, 0x202E, 0x2066, 0x2069))]
+
+
+def test_names_are_those_that_tables_may_have():
+    assert all(is_name(name) and _is_name(name) for name in CLASSES)
+    assert not any(is_name(name) or _is_name(name) for name in NOT_NAMES)
+
+
 def test_preprocessing_classes_and_columns_are_kept(tmp_path):
-    save(net(), tmp_path / "w.h5", preprocessing=PREPROCESSING, classes=["T-shirt/top", "\u6f22"], columns=("p", "q r"))
+    save(net(), tmp_path / "w.h5", preprocessing=PREPROCESSING, classes=CLASSES, columns=("p", "q r"))
     found = read_metadata(tmp_path / "w.h5")
-    assert (found["preprocessing"], found["classes"], found["columns"]) == (
-        PREPROCESSING, ["T-shirt/top", "\u6f22"], ["p", "q r"])
+    assert (found["preprocessing"], found["classes"], found["columns"]) == (PREPROCESSING, CLASSES, ["p", "q r"])
     load(net(), tmp_path / "w.h5")
 
 
@@ -861,7 +874,7 @@ BAD_PREPROCESSING = {
     "nan": {"mean": [0], "std": [float("nan")], "padding": 0},
     "channels": {"mean": [0] * 1025, "std": [1] * 1025, "padding": 0}}
 BAD_CLASSES = {"a text": "x", "an object": {"a": 1}, "none": [], "numbers": [1], "an empty text": ["a", ""],
-               "long": ["x" * 201], "escape": ["\x1b[31m"], "two lines": ["a\nb"], "many": ["x"] * (2**16 + 1)}
+               **{ascii(name): ["fine" * 20, name] for name in NOT_NAMES}, "many": ["x"] * (2**16 + 1)}
 
 
 @pytest.mark.parametrize(("name", "value"), [
@@ -882,6 +895,20 @@ def test_false_preprocessing_and_classes_are_neither_written_nor_read(path, name
     assert_refused(path, must.replace("must be", "but must have"))
     with pytest.raises(WeightsError, match=re.escape(f"has {name} ")):
         read_metadata(path)
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    (Dataset("d", "train", np.zeros((2, 1, 2, 2), np.uint8), np.arange(2), ("a", "b\tc")),
+     r"save: classes is ['a', 'b\tc'], with 'b\tc', but must be a JSON list of 1 to 65536 printable texts"),
+    (Dataset("d", "train", np.zeros((2, 1, 2, 2), np.uint8), np.arange(2), (1, 2)),
+     "save: classes is [1, 2], with 1, but must be"),
+    (Table("t", "train", np.zeros((2, 2000)), np.arange(2)), "save: preprocessing is "),
+    (Table("t", "train", np.full((2, 1), 1e31), np.arange(2)), "save: preprocessing is ")])
+def test_what_a_file_cannot_hold_is_refused_before_the_training(given, said, tmp_path):
+    loader = DataLoader(given, 2, **({} if isinstance(given, Dataset) else given.preprocessing()))
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        RunFolder(tmp_path / "run", minidl.nn.Linear(4, 2), loader)
+    assert not (tmp_path / "run").exists()
 
 
 # ---------------------------------------------------------------------- the zoo's model of a file

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -22,6 +23,7 @@ Cells = list[tuple[int, list[str]]]        # the number of each line, and its va
 
 # The limits that a weights file accepts: of numbers, of columns, and of the characters of a name.
 LIMIT, MAX_COLUMNS, MAX_NAME = 1e30, 2**10, 200
+TURNING = {*map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A)))}
 SURE_CLASSES = 20                          # up to this many different integers are classes, however few rows there are
 MAX_LINE = 2**20                           # characters
 # What pandas reads as missing, and "?". In exactly this spelling: Na and none may be classes.
@@ -127,6 +129,14 @@ def from_csv(path: str | os.PathLike[str], label: str | None = None, *, header: 
     return Table(Path(path).stem, split, rows, labels, (*columns[:at], *columns[at + 1:]), classes, str(path))
 
 
+def is_name(text: str) -> bool:
+    """Whether a weights file takes it as the name of a class or column: all but characters that control a terminal, and
+    those that turn the direction of texts."""
+    return 0 < len(text) <= MAX_NAME and all(
+        letter.isprintable() or (unicodedata.category(letter) in ("Cf", "Zs") and letter not in TURNING)
+        for letter in text)
+
+
 def unnamed(count: int) -> list[str]:
     """The names of the `count` columns of a file without a header."""
     return [f"column {i + 1}" for i in range(count)]
@@ -168,7 +178,7 @@ def read_cells(who: str, path: str | os.PathLike[str], header: bool | None = Non
         if not name or name in columns[:i]:
             raise ValueError(f"{who}: {path} names its column {i + 1} {name!r}, but each needs a name of its own; "
                              "give it one, or remove it (of pandas: to_csv(path, index=False))")
-        if len(name) > MAX_NAME or not name.isprintable():
+        if not is_name(name):
             raise ValueError(f"{who}: {path} names its column {i + 1} {name!r}, but a name must be printable and have "
                              f"at most {MAX_NAME} characters; rename it")
     return columns, lines
@@ -244,7 +254,7 @@ def _classes(path: str | os.PathLike[str], column: str, lines: Cells, at: int) -
     for line, cells in lines:
         cell = cells[at]
         name = _integer(cell) if numeric else cell
-        if cell in MISSING or not (0 < len(name) <= MAX_NAME and name.isprintable()):
+        if cell in MISSING or not is_name(name):
             must = "a class, and this means a missing value" if cell in MISSING else "a text or an integer"
             raise ValueError(f"from_csv: {path}, line {line}: the label {column!r} is {cell!r} but must be {must}; "
                              "correct or remove the line, or name another column as the label")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import unicodedata
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
@@ -85,6 +86,11 @@ def save(model: Model, path: Path_, *, preprocessing: dict[str, Any] | None = No
     known = {**_of_data(data), **{name: value for name, value in given.items() if value is not None}}
     write(WEIGHTS, "save", path, state, _attributes(model, known))
     _warn_of_nonfinite("save", os.path.realpath(path), state)
+
+
+def require_described(model: Model, data: object) -> None:
+    """Refuse, before a training, what `save` would refuse to write of a model and its loader after it."""
+    _attributes(model, _of_data(data))
 
 
 @overload
@@ -183,9 +189,19 @@ def _warn_of_nonfinite(op: str, path: object, state: Mapping[str, np.ndarray]) -
 
 
 # ---------------------------------------------------------------------- what a file says of itself
-PREPROCESSING = ('a JSON object {"mean": [...], "std": [...], "padding": n}, with finite numbers per channel, '
-                 f"std above 0, and 0 <= n <= {MAX_PADDING}")
+PREPROCESSING = ('a JSON object {"mean": [...], "std": [...], "padding": n}, with finite numbers below 1e30 for each '
+                 f"of up to {MAX_CHANNELS} channels or columns, std above 0, and 0 <= n <= {MAX_PADDING}")
 NAMES = f"a JSON list of 1 to {MAX_CLASSES} printable texts of 1 to {MAX_CLASS} characters"
+TURNING = {*map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A)))}        # they would change what a terminal shows
+
+
+def _is_name(text: object) -> bool:
+    """Whether it is a printable text of allowed length. Format characters belong to the words of some scripts."""
+    return isinstance(text, str) and 0 < len(text) <= MAX_CLASS and all(
+        letter.isprintable() or (unicodedata.category(letter) in ("Cf", "Zs") and letter not in TURNING)
+        for letter in text)
+
+
 def _number(value: object, above: float = -1e30) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and above < value < 1e30
 
@@ -200,8 +216,7 @@ def _is_preprocessing(value: object) -> bool:
 
 
 def _are_names(value: object) -> bool:
-    return (isinstance(value, list) and 1 <= len(value) <= MAX_CLASSES
-            and all(isinstance(name, str) and 1 <= len(name) <= MAX_CLASS and name.isprintable() for name in value))
+    return isinstance(value, list) and 1 <= len(value) <= MAX_CLASSES and all(map(_is_name, value))
 
 
 def _is_shape(value: object) -> bool:
@@ -265,7 +280,9 @@ def _attributes(model: Model, known: dict[str, object]) -> dict[str, str | int]:
         except (TypeError, ValueError):
             text = "null"
         if not good(json.loads(text)):
-            raise ValueError(f"save: {name} is {shown(value)} but must be {must}; pass {to_pass}")
+            names = value if good is _are_names and isinstance(value, (list, tuple)) else ()
+            wrong = next((f", with {shown(each)}," for each in names if not _is_name(each)), "")
+            raise ValueError(f"save: {name} is {shown(value)}{wrong} but must be {must}; pass {to_pass}")
         attributes[name] = text
     return attributes
 

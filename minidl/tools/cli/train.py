@@ -26,7 +26,14 @@ import minidl
 from minidl import data, distributed, nn, ops, optim, zoo
 from minidl.core import device
 from minidl.distributed import by_first
-from minidl.nn.weights import OF_DATA, WeightsError, read_metadata, warn_of_change, warn_of_transform
+from minidl.nn.weights import (
+    OF_DATA,
+    WeightsError,
+    read_metadata,
+    require_described,
+    warn_of_change,
+    warn_of_transform,
+)
 from minidl.nn.weights.common import shown
 from minidl.ops.cpu import parallel
 from minidl.training import (
@@ -531,6 +538,7 @@ def run(args: argparse.Namespace, report: bool = True) -> None:
     if args.check_grads:
         return see_gradients(args, trained, train, where, preprocessing)
     train_loader, test_loader = loaders(args, train, test, where, preprocessing)
+    require_described(model, train_loader)
     world.barrier()                        # a rank that has come to its end above leaves no folder behind
     kept = {"preprocessing": preprocessing} if args.load else {}       # the file may be gone when the run goes on
     folder = _folder(args, {**config_of(args, train, test, note, where, before), **kept}, train.name, before, again)
