@@ -48,7 +48,7 @@ class EMA(Named, Checked, Watched):
     def __init__(self, params: Module | Iterable[Any], decay: float = 0.999):
         self.decay = decay
         self._names: ByTensor[str] = ByTensor()
-        if hasattr(params, "named_tensors"):           # a frozen parameter may be trained later
+        if hasattr(params, "_ever_parameters") and hasattr(params, "named_tensors"):   # frozen ones may train later
             ever = {id(t) for _, t in params._ever_parameters()}
             params = [(name, t) for name, t in params.named_tensors() if id(t) in ever]
         self.params: list[Tensor] = without_names("EMA", params, self._names)

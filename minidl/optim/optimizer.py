@@ -206,10 +206,7 @@ class Optimizer(Named, Watched):
         """
         if rates is not None:
             check_rates(type(self).__name__, rates, len(self.groups))
-        self._tell_lists()
-        updates = [(number, group, live, {name: [self._array(name, p) for p in live] for name in self._uses(group)})
-                   for number, group in enumerate(self.groups) if (live := self._live(group))]
-        for number, group, live, kept in updates:
+        for number, group, live, kept in self._updates():
             k = backend_of(*live, *(rates or ()), *itertools.chain(*kept.values()))
             if rates is None:
                 lr = mode.recorder.dynamic(functools.partial(dict.__getitem__, group, "lr"))
@@ -218,6 +215,13 @@ class Optimizer(Named, Watched):
             mark_changed(live)             # before the first write: an interrupted update is a change, too
             gradients = [p._grad._data for p in live]  # type: ignore[union-attr]  # live: there is one
             self._update(k, [p._data for p in live], gradients, kept, lr, group)
+
+    def _updates(self) -> list[tuple[int, Group, list[Tensor], dict[str, list[Array]]]]:
+        """What a step updates, all of it checked: each group's number, the group, its parameters, what is kept of them.
+        """
+        self._tell_lists()
+        return [(number, group, live, {name: [self._array(name, p) for p in live] for name in self._uses(group)})
+                for number, group in enumerate(self.groups) if (live := self._live(group))]
 
     def _live(self, group: Group) -> list[Tensor]:
         """The parameters that are to be changed: those that require a gradient and have one, which is checked."""

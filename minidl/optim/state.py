@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import getattr_static
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,10 @@ from .names import FACTS, WAY_OUT, facts_of, in_order
 if TYPE_CHECKING:
     from ..core.tensor import Tensor
     from .optimizer import Optimizer
+
+OURS = "groups", "numbers", "_kept", "_names"          # the attributes of minidl's own optimizers
+PLAIN = bool, int, float, str, np.generic, NoneType    # what a state holds of a subclass's attributes
+
 
 def like(name: str, p: Tensor) -> tuple[tuple[int, ...], np.dtype]:
     """(shape, dtype) of what is kept for a parameter by this name."""
@@ -31,9 +36,8 @@ def examples(optimizer: Optimizer) -> dict[str, Any]:
 def state_of(optimizer: Optimizer) -> dict[str, Any]:
     """As `Optimizer.state_dict`. Raises TypeError for a subclass that keeps more than its base but has no state_dict.
     """
-    kind = type(optimizer)
-    more = [name for name, value in vars(optimizer).items() if name not in ("groups", "numbers", "_kept", "_names")
-            and not isinstance(value, (bool, int, float, str, np.generic, NoneType))]
+    kind, own = type(optimizer), _own(optimizer)
+    more = [name for name in vars(optimizer) if name not in (*OURS, *own)]
     if more and kind.state_dict.__module__ == f"{__package__}.optimizer":
         base = next(each for each in kind.__mro__ if each.__module__.startswith(f"{__package__}."))
         raise TypeError(f"{kind.__name__}.state_dict: holds what {base.__name__} keeps but not {', '.join(more)}; "
@@ -43,9 +47,22 @@ def state_of(optimizer: Optimizer) -> dict[str, Any]:
         held = optimizer._kept[name].get(p)
         return None if held is None else np.array(to_numpy(held))
 
-    return {"groups": [{**facts, **{name: group[name] for name in optimizer.numbers},
+    return {"groups": [{**facts, **({"own": own} if own else {}), **{name: group[name] for name in optimizer.numbers},
                         **{name: [copy(name, p) for p in group["params"]] for name in optimizer.kept}}
                        for facts, group in zip(facts_of(optimizer), optimizer.groups, strict=True)]}
+
+
+def _own(optimizer: Optimizer) -> dict[str, Any]:
+    """The numbers, texts and flags of a subclass, which may count its steps."""
+    return {name: value for name, value in vars(optimizer).items()
+            if name not in OURS and isinstance(value, PLAIN)}
+
+
+def _may_be_own(optimizer: Optimizer, own: object) -> bool:
+    """Whether a subclass has such attributes, of its own or of its class: a file is not to set others."""
+    return isinstance(own, Mapping) and all(
+        isinstance(name, str) and name[:2] != "__" and isinstance(value, PLAIN)
+        and isinstance(getattr_static(optimizer, name, PLAIN), PLAIN) for name, value in own.items())
 
 
 def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
@@ -65,7 +82,8 @@ def _groups_of(optimizer: Optimizer, state: Mapping[str, Any]) -> tuple[list[Map
         matched = in_order(optimizer, groups)
         groups = [group for group, _ in matched]
     if not isinstance(groups, list) or not all(
-            isinstance(group, Mapping) and {*numbers, *kept} == group.keys() - FACTS.keys()
+            isinstance(group, Mapping) and {*numbers, *kept} == group.keys() - {*FACTS, "own"}
+            and _may_be_own(optimizer, group.get("own", {}))
             and all(isinstance(group[name], list) for name in kept)
             and all(isinstance(group[name], bool) for name in flags) for group in groups):
         raise ValueError(f"{title}.load_state_dict: the state is a {type(state).__name__} but must be what state_dict "
@@ -99,6 +117,8 @@ def writer_of(optimizer: Optimizer, state: Mapping[str, Any]) -> Callable[[], No
                 arrays.append((name, p, array))
 
     def write() -> None:
+        for name, value in groups[0].get("own", {}).items():
+            setattr(optimizer, name, value)
         for group, saved in zip(optimizer.groups, groups, strict=True):
             for name in numbers:
                 if group[name] != saved[name]:

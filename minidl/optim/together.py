@@ -55,10 +55,12 @@ class Together(Optimizer):
             each.forget()
 
     def step(self, rates: Rates | None = None) -> None:
-        """Each optimizer makes its step, in their order."""
+        """Each optimizer makes its step, in their order, once all of them are checked."""
         if rates is not None:
             check_rates("Together", rates, len(self.groups))
         self._tell_lists()
+        for each in self.optimizers:
+            each._updates()
         ends = list(itertools.accumulate(len(each.groups) for each in self.optimizers))
         for each, end in zip(self.optimizers, ends, strict=True):
             each.step(rates and Rates(rates.table[end - len(each.groups):end], rates.position))

@@ -104,7 +104,7 @@ class EarlyStop(Judge):
         self.waited, self._loaded = int(state["waited"]), True
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """A value whose Tensors, arrays and numbers of NumPy are Python's numbers, or lists of these."""
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items()}
@@ -162,7 +162,7 @@ class Callbacks:
         stop = False
         for callback in self.epochs:
             stop |= _true(callback(metrics))
-            metrics.update(plain(metrics))
+            metrics.update({name: plain(value) for name, value in metrics.items()})
         return stop
 
     def with_state(self) -> list[Callback]:

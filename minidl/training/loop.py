@@ -39,6 +39,7 @@ from .metrics import (
     Parts,
     Progress,
     RunningMetrics,
+    answers_of,
     apart,
     joined,
     line_of,
@@ -190,7 +191,7 @@ def _arrays(who: str, inputs: Parts) -> list[Any]:
 def _answers(model: nn.Module, inputs: Parts) -> Parts:
     """What a model answers to the inputs of a batch."""
     count = len(_arrays("predict", inputs)[0])
-    answers = mapped(Tensor.numpy, outputs_of(model, mapped(as_tensor, inputs)))
+    answers = answers_of("predict", outputs_of(model, mapped(as_tensor, inputs)))
     for each in leaves(answers):
         if each.shape[:1] != (count,):
             raise ValueError(f"predict: the model answers with shape {each.shape} to a batch of {count} items but must "
@@ -210,7 +211,7 @@ def _evaluated(model: nn.Module, batches: Iterable[tuple[Any, ...]], loss: Funct
             classes &= metrics.update(batch.loss(loss, outputs), outputs, batch.targets)
             count += len(batch)
             if whole:
-                seen.append(mapped(Tensor.numpy, (outputs, batch.targets)))
+                seen.append(answers_of("WholeSet", (outputs, batch.targets)))
     totals = metrics.totals() if metrics else []
     *totals, images = ranks.added_up([*totals, count]) if shared else [*totals, count]
     means = _means(totals, int(images), classes, functions)
@@ -533,7 +534,7 @@ class _Compiled(_Plain):
                 right, answers = self._run(self.look, size)
                 classes &= right
                 if self.whole:
-                    seen.append(mapped(Tensor.numpy, answers))
+                    seen.append(answers_of("WholeSet", answers))
         totals = ranks.added_up(self.test_metrics.totals())
         means = _means(totals, self.test.images_per_epoch, classes, self.functions)
         return means | measured(self.whole, ranks.gathered(seen) if self.whole else seen)

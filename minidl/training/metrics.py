@@ -117,6 +117,15 @@ def outputs_of(model: Callable[..., Any], inputs: Parts) -> Parts:
         raise
 
 
+def answers_of(who: str, outputs: Parts) -> Parts:
+    """A model's outputs as NumPy arrays. Raises TypeError for what is not a Tensor."""
+    for each in leaves(outputs):
+        if not isinstance(each, Tensor):
+            raise TypeError(f"{who}: the model answers with a {type(each).__name__} but must with Tensors, one or a "
+                            "tuple or dict of them; return a tuple in place of a list")
+    return mapped(Tensor.numpy, outputs)
+
+
 def require_taken(forward: Callable[..., Any], by_place: Sequence[Any], by_name: Mapping[str, Any],
                   model: object) -> None:
     """Refuse inputs that a model's forward does not take, by their number or names."""
@@ -460,6 +469,9 @@ def joined(parts: list[Any]) -> Any:
     (array([0., 1.]), array([1., 1., 1.]))
     """
     first = parts[0]
+    if isinstance(first, np.ndarray) and not first.shape:
+        raise ValueError("WholeSet: the model answers with one number, of shape (), to a batch, but each of its "
+                         "answers must have an axis of items; leave it out in evaluation, or give one for each item")
     if isinstance(first, dict):
         return {name: joined([part[name] for part in parts]) for name in first}
     if isinstance(first, tuple):

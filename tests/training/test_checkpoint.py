@@ -843,6 +843,34 @@ def test_an_optimizer_that_keeps_more_than_it_saves_is_refused() -> None:
     assert Saved(net.parameters(), 0.1).state_dict().keys() == {"groups", "means"}
 
 
+def test_numbers_of_a_subclass_go_on() -> None:
+    """A count of steps began anew. They are no more than what the subclass has itself."""
+    class Counts(optim.SGD):
+        every, done = 5, 0
+
+        def step(self, rates: Any = None) -> None:
+            super().step(rates)
+            self.done += 1
+
+    def made(several: bool) -> tuple[Any, Any]:
+        counts = Counts(nn.Linear(2, 2).parameters(), 0.1)
+        counts.label = "a"
+        return counts, optim.Together(counts, optim.Adam(nn.Linear(2, 2).parameters())) if several else counts
+    for several in (False, True):
+        (counts, optimizer), (again, other) = made(several), made(several)
+        optimizer.step()
+        optimizer.step()
+        counts.label = "b"
+        other.load_state_dict(optimizer.state_dict())
+        assert (again.done, again.label, again.every) == (2, "b", 5)
+        for wrong in ({"step": 1}, {"lr": 1}, {"__module__": "os"}, {"label": []}, {"other": 1}, {3: 1}, 3):
+            state = optimizer.state_dict()
+            state["groups"][0]["own"] = wrong
+            with pytest.raises(ValueError, match=r"^Counts.load_state_dict: the state is a dict but must be what sta"):
+                other.load_state_dict(state)
+    assert "own" not in optim.SGD(nn.Linear(2, 2).parameters(), 0.1).state_dict()["groups"][0]
+
+
 def test_a_checkpoint_of_broken_numbers_is_not_written(tmp_path: Path) -> None:
     training = Training("mixed", True)
     training.optimizer.lr = 1e38

@@ -537,6 +537,32 @@ def test_a_metric_of_the_whole_set_is_one_number(value: Any, said: str) -> None:
         WholeSet(None)  # type: ignore[arg-type]
 
 
+@both
+def test_answers_that_are_not_arrays_of_items_are_named(compiled: bool) -> None:
+    """Of a list NumPy said that it has no attribute, of a number that it cannot be concatenated."""
+    class Net(nn.Module):
+        def __init__(self, kind: Any) -> None:
+            super().__init__()
+            self.layer, self.kind = nn.Linear(6, 3).to(dtype="float64"), kind
+
+        def forward(self, x: Tensor) -> Any:
+            return self.kind((self.layer(x), self.layer(x).mean()))
+    x, y = arrays()
+    given: dict[str, Any] = {"loss": lambda outputs, labels: ops.cross_entropy(outputs[0], labels),
+                             "metrics": {"mine": WholeSet(lambda outputs, labels: 1.0)}}
+    for kind, error, said in (
+            (list, TypeError, "the model answers with a list but must with Tensors, one or a tuple or dict of them; "),
+            (tuple, ValueError, r"the model answers with one number, of shape \(\), to a batch, but each of its answ")):
+        model: Any = Net(kind)
+        with pytest.raises(error, match=f"^WholeSet: {said}"):
+            evaluate(model, loader(x, y), **given)
+        with pytest.raises(error, match=f"^WholeSet: {said}"):
+            fit(model, optim.SGD(model.parameters(), 0.1), loader(x, y), loader(x, y), epochs=1, compiled=compiled,
+                **given, **QUIET)
+    with pytest.raises(TypeError, match=r"^predict: the model answers with a list but must with Tensors"):
+        training.predict(Net(list), x)
+
+
 @pytest.mark.parametrize(("inputs", "said"), [
     ((np.ones((8, 6)), np.ones((8, 6))), r"2 inputs but Sequential.forward takes \(x\): too many"),
     ({"rows": np.ones((8, 6))}, r"inputs named rows but Sequential.forward takes \(x\): missing"),

@@ -1136,6 +1136,17 @@ def test_several_optimizers_step_as_each_of_them(compiled: bool) -> None:
     assert both.group("bias") is both.groups[1]
 
 
+def test_several_optimizers_step_all_or_not_at_all() -> None:
+    a, b = (Tensor([1.0], requires_grad=True) for _ in range(2))
+    both = optim.Together(optim.SGD([a], 0.1), optim.Adam([b]))
+    for p in (a, b):
+        p.grad = Tensor([1.0])
+    b.data = np.ones(2, np.float32)
+    with pytest.raises(ValueError, match=r"^Adam: a parameter has shape \(2,\) but its gradient \(1,\); call zero"):
+        both.step()
+    assert a.tolist() == [1.0]
+
+
 def test_a_state_of_several_goes_on() -> None:
     net = dense()()
     both = together(net)
