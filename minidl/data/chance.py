@@ -20,8 +20,8 @@ def chances(names: Iterable[str], seed: int) -> np.ndarray:
     [0.664, 0.486, 0.664]
     """
     seed = rng.checked_seed("split", seed)
-    return np.array([int.from_bytes(blake2b(f"{seed} {name}".encode(), digest_size=8).digest(), "big") / 2**64
-                     for name in names])
+    texts = (f"{seed} {name}".encode("utf-8", "surrogateescape") for name in names)        # a file's name may be bytes
+    return np.array([int.from_bytes(blake2b(text, digest_size=8).digest(), "big") / 2**64 for text in texts])
 
 
 def for_the_test(chance: np.ndarray) -> np.ndarray:

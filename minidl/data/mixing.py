@@ -37,9 +37,9 @@ def mixup(images: Tensor | Array, labels: Tensor | Array | list[int], classes: i
     x: Array
     x, given = (each._data if isinstance(each, Tensor) else each for each in (images, labels))
     y: Array = given if is_cuda(given) else np.asarray(given)
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 <= alpha < math.inf:
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.floating)) or not 0 <= alpha < math.inf:
         raise ValueError(f"mixup: alpha is {alpha!r} but must be a finite number of at least 0")
-    if not isinstance(classes, int) or classes < 1:
+    if isinstance(classes, bool) or not isinstance(classes, (int, np.integer)) or classes < 1:
         raise ValueError(f"mixup: classes is {classes!r} but must be an int of at least 1")
     if x.dtype.kind != "f" or y.dtype.kind not in "iu":
         raise TypeError(f"mixup: images have dtype {x.dtype} and labels {y.dtype} but must be floating numbers and "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Number
 from operator import getitem, itemgetter
@@ -47,6 +47,8 @@ def arrays_of(source: object, who: str) -> Any:
     Raises ValueError, in the name of `who`, for arrays that do not count the same items by their first axis, and
     TypeError for values that are no numbers, and for lists and numbers where arrays may be meant.
     """
+    if isinstance(source, Mapping) and all(isinstance(name, str) for name in source):
+        source = dict(source)              # of a UserDict, of an .npz file
     if not any(isinstance(part, Tensor) or (hasattr(part, "__array__") and not isinstance(part, np.generic))
                for part in leaves(source)):
         _require_items(source, who)
@@ -144,7 +146,7 @@ class Subset:
     """
 
     def __init__(self, source: Indexed, indices: Sequence[int] | np.ndarray):
-        arrays = arrays_of(source, "Subset") if isinstance(source, (tuple, dict)) else None
+        arrays = arrays_of(source, "Subset") if isinstance(source, (tuple, Mapping)) else None
         self._get: Callable[[Any, int], Any] = getitem if arrays is None else item_of
         self.source = source if arrays is None else arrays
         places = to_numpy(_numbers(indices, "Subset"))

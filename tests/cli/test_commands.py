@@ -42,6 +42,21 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.startswith(f"usage: minidl {command} ")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.parametrize("command", [["models"], ["models", "--json"], ["summary", "perceptron"]])
+def test_an_output_that_is_lost_is_a_failure(command: list[str], monkeypatch: pytest.MonkeyPatch,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    """But not if its reader wants no more of it, as head does."""
+    read, written = os.pipe()
+    os.close(read)
+    for where, status in (("/dev/full", 2), (written, 0)):
+        with open(where, "w") as stream, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", stream)
+            assert cli.main(command) == status
+        assert "warning: the output cannot be written (" in capsys.readouterr().err
+    assert cli.main(command) == 0
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_a_top_k_of_all_classes_leaves_no_folder(own: bool, monkeypatch: pytest.MonkeyPatch,
                                                  capsys: pytest.CaptureFixture[str]) -> None:

@@ -150,6 +150,16 @@ def test_without_pillow_the_extra_is_named(watching: Watching, without: Callable
     assert f"predict: Pillow is not installed; run {install('image')}\n" in capsys.readouterr().err
 
 
+def test_train_without_pillow_names_the_extra(without: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    """It was a traceback."""
+    Path("pets/cat").mkdir(parents=True)
+    Path("pets/cat/x.png").touch()
+    without("PIL")
+    assert cli.main(["train", "perceptron", "--data", "pets", "--device", "cpu"]) == 2
+    assert capsys.readouterr().err == (
+        f"minidl train: error: from_folder: Pillow is not installed; run {install('image')}\n")
+
+
 def test_a_weights_file_alone_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
     """It builds the net, and says how pictures are prepared and what the classes are called."""
     minidl.manual_seed(3)

@@ -392,6 +392,21 @@ def values(dataset: Any) -> list[int]:
     return list(dataset.images[:, 0, 0, 0])
 
 
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="such names and links cannot be made there")
+def test_links_and_names_of_bytes(tmp_path: Path) -> None:
+    """A linked folder within a class is named: its pictures were left out. A name need not be UTF-8."""
+    root = shelf(tmp_path / "pets", "cat", "dog")
+    picture(Path(os.fsdecode(os.fsencode(root / "cat") + b"/\xff.png")), value=7)
+    assert sum(map(len, train_and_test(root, 8))) == 21
+    shelf(tmp_path, "more")
+    (root / "cat" / "linked").symlink_to(tmp_path / "more")
+    with pytest.raises(ValueError, match=f"^from_folder: {root}/cat/linked is in a folder within {root}/cat, which "):
+        from_folder(root, 8)
+    (root / "cat" / "linked").rename(root / "cat" / ".linked")
+    (root / "linked").symlink_to(tmp_path / "more")
+    assert from_folder(root, 8).classes == ("cat", "dog", "linked")
+
+
 def test_one_picture_of_five_is_for_the_test(tmp_path: Path) -> None:
     share = np.mean(for_the_test(chances((f"cat/{i:04}.png" for i in range(10_000)), seed=0)))
     assert abs(share - 0.2) < 0.012                        # three deviations

@@ -104,6 +104,12 @@ def test_gpu_batches_are_the_cpus(alpha: float) -> None:
             np.testing.assert_allclose(got.get(), want, rtol=0, atol=1e-6)
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    plain = data.mixup(IMAGES, LABELS, 5, 0.5, key=(1, 2))
+    for got, want in zip(data.mixup(IMAGES, LABELS, np.int64(5), np.float32(0.5), key=(1, 2)), plain, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize(("refused", "error", "message"), [
     (lambda: data.mixup(IMAGES, LABELS, 5, -0.1), ValueError,
      "mixup: alpha is -0.1 but must be a finite number of at least 0$"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import UserDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -555,3 +556,16 @@ def test_a_file_of_images_stays_mapped(tmp_path: Path) -> None:
 def test_what_is_no_array_of_numbers_is_refused(rows: Any, labels: Any, kinds: str) -> None:
     with pytest.raises(TypeError, match=f"^Table: t has rows {kinds} but needs floating numbers and integers; convert"):
         data.Table("t", "train", rows, labels)
+
+
+def test_what_has_names_is_a_dict(tmp_path: Path) -> None:
+    """A UserDict, an .npz file, a file of HDF5."""
+    np.savez(tmp_path / "xy.npz", x=X, y=Y)
+    with h5py.File(tmp_path / "xy.h5", "w") as file, np.load(tmp_path / "xy.npz") as arrays:
+        file["x"], file["y"] = X, Y
+        for held in (UserDict(x=X, y=Y), arrays, file):
+            batch = next(iter(DataLoader(held, 10, shuffle=False)))
+            assert [*batch] == ["x", "y"]
+            np.testing.assert_array_equal(batch["x"], X)
+            assert Subset(held, [3])[0]["y"] == random_split(held, [10])[0]["y"][
+                random_split(np.arange(10), [10])[0].tolist().index(3)]

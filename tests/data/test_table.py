@@ -537,7 +537,9 @@ def by_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     (["0", "1"], "1,0\n9,1\n", (), "2b "), (["0", "1"], "0,1\n9,1\n", (), "2a "), (["0", "1"], "9,1\n", (), "1a "),
     (["2019", "2020"], "2020,2019\n9,1\n", (), "2b "), (["p", "q"], ",q,p\n7,9,1\n8,1,9\n", (), "2b 3a "),
     (["p", "q"], '"q","p"\n"x",9,1\n"y",1,9\n', (), "2b 3a "), (["p", "q"], "1,2\n", ("--no-header",), "1b "),
-    (["0", "1"], "1,0\n9,1\n", ("--no-header",), "1a 2a "),
+    (["0", "1"], "1,0\n9,1\n", ("--no-header",), "1a 2a "), (["column 2", "column 3"], "9,1\n", (), "1a "),
+    (["column 2", "column 3"], "p,q\n9,1\n", (), "2a "),
+    (["column 1", "column 2"], "column 2,column 1\n9,1\n", (), "2b "),
     (["p", "q"], "p,r\n9,1\n", (), "minidl predict: error: new.csv has no column 'q'; the net reads p, q, and this has "
      "p, r; rename or add it\n"),
     (["p", "q"], "P,q\n9,1\n", (), "minidl predict: error: new.csv has no column 'p'; the net reads p, q, and this has "
@@ -554,6 +556,13 @@ def test_predict_finds_columns_by_their_names(columns: list[str] | None, text: s
     assert by_columns(columns, text, *flags) == told
 
 
+def test_flags_of_predict_may_come_between_its_files(by_columns: Callable[..., str],
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    by_columns(["p", "q"], "p,q\n9,1\n")
+    assert cli.main(["predict", "W.h5", "--top", "1", "new.csv", "--device", "cpu", "new.csv"]) == 0
+    assert capsys.readouterr().out.count("new.csv, line 2: a ") == 2
+
+
 @pytest.mark.slow
 def test_other_columns_are_not_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "boxes.csv", CLUSTERS)
@@ -564,6 +573,18 @@ def test_other_columns_are_not_evaluated(tmp_path: Path, capsys: pytest.CaptureF
     assert cli.main(["train", "--eval", "run"]) == 2
     assert ("run/weights.h5 knows the columns width, height, depth, but boxes has height, width, depth; name the data "
             "that it was trained on") in capsys.readouterr().err
+
+
+def test_a_table_whose_squares_vanish_has_its_deviation() -> None:
+    """It was 0, and a loader refused it."""
+    rows = np.random.default_rng(0).standard_normal((50, 2))
+    small = Table("t", "train", rows * [1e-170, 1.0], np.arange(50) % 2)
+    found, plain = small.preprocessing(), Table("t", "train", rows, small.labels).preprocessing()
+    np.testing.assert_allclose(found["std"], np.multiply(plain["std"], [1e-170, 1.0]), rtol=1e-12)
+    (seen, _), = data.DataLoader(small, 50, shuffle=False, **found)
+    np.testing.assert_allclose(seen, (rows - plain["mean"]) / plain["std"], rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match=r"^Table: t has 0 rows but a mean needs at least 1; use more rows$"):
+        small[:0].preprocessing()
 
 
 def test_a_name_that_no_weights_file_holds_is_refused_before_training(tmp_path: Path) -> None:

@@ -57,11 +57,13 @@ def _pictures(root: Path) -> dict[str, list[Path]]:
     pictures in a folder within it: no picture is left out silently."""
     found = {}
     for folder in sorted(below for below in root.iterdir() if below.is_dir() and below.name[0] != "."):
-        files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in FORMATS
-                       and not any(part[0] == "." for part in file.relative_to(folder).parts[:-1]))
+        seen = sorted(file for file in folder.rglob("*")
+                      if not any(part[0] == "." for part in file.relative_to(folder).parts[:-1]))
+        files = [file for file in seen if file.suffix.lower() in FORMATS]
         deeper = next((file for file in files if file.parent != folder), None)
-        if deeper is not None:
-            raise ValueError(f"from_folder: {deeper} is in a folder within {folder}, which is the class "
+        linked = next((file for file in seen if file.is_symlink() and file.is_dir() and file.name[0] != "."), None)
+        if deeper or linked:               # what is in a linked folder is not seen
+            raise ValueError(f"from_folder: {deeper or linked} is in a folder within {folder}, which is the class "
                              f"{folder.name!r}; move it up into this one, or name the folder that holds the classes")
         if not files:
             raise ValueError(f"from_folder: the class {folder.name!r} has no pictures ({', '.join(FORMATS)}) in "

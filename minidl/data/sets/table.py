@@ -24,6 +24,7 @@ Cells = list[tuple[int, list[str]]]        # the number of each line, and its va
 # The limits that a weights file accepts: of numbers, of columns, and of the characters of a name.
 LIMIT, MAX_COLUMNS, MAX_NAME = 1e30, 2**10, 200
 TURNING = {*map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A)))}
+SMALL = 1e-100                             # a spread of numbers whose squares are rounded
 SURE_CLASSES = 20                          # up to this many different integers are classes, however few rows there are
 MAX_LINE = 2**20                           # characters
 # What pandas reads as missing, and "?". In exactly this spelling: Na and none may be classes.
@@ -77,9 +78,13 @@ class Table(Items):
         >>> Table("mine", "train", np.array([[1.0, 7.0], [3.0, 7.0]]), np.array([0, 1])).preprocessing()
         {'mean': [2.0, 7.0], 'std': [1.0, 1.0], 'padding': 0}
         """
-        constant = np.ptp(self.rows, axis=0) == 0          # their mean may have a rounding error
+        if not len(self):
+            raise ValueError(f"Table: {self.name} has 0 rows but a mean needs at least 1; use more rows")
+        spread = np.ptp(self.rows, axis=0)
+        constant = spread == 0             # their mean may have a rounding error
         mean = np.where(constant, self.rows[0], self.rows.mean(axis=0, dtype=np.float64))
-        std = np.where(constant, 1.0, self.rows.std(axis=0, dtype=np.float64))
+        unit = np.where(~constant & (spread < SMALL), spread, 1.0)     # else squares would be 0
+        std = np.where(constant, 1.0, unit * (self.rows / unit).std(axis=0, dtype=np.float64))
         return {"mean": mean.tolist(), "std": std.tolist(), "padding": 0}
 
     def train_and_test(self, seed: int = 0) -> tuple[Table, Table]:

@@ -25,6 +25,7 @@ class Parser(argparse.ArgumentParser):
     """argparse, with one line instead of the whole usage for a wrong flag."""
 
     running = "minidl"                     # the prog of the parser that read this process's flags: messages start so
+    lost = False                           # whether some of stdout could not be written
 
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: object = None) -> Any:
         """What parse_args calls."""
@@ -157,6 +158,7 @@ def say(text: str, where: str = "stdout") -> None:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())     # also what is still in its buffer goes there
         if where == "stdout":
+            Parser.lost = not isinstance(error, BrokenPipeError)       # `| head` wants no more
             complain(f"warning: the output cannot be written ({error.strerror}); the run goes on without it")
 
 
@@ -179,14 +181,19 @@ def warned() -> Iterator[None]:
         yield
 
 
-def run(parser: Parser, argv: list[str] | None, command: Callable[[argparse.Namespace], int | None]) -> int:
-    """A command's main: parse its flags, and an error of any foreseen kind is one line and status 2."""
+FORESEEN = ValueError, TypeError, OSError, RuntimeError, ImportError, AssertionError, FloatingPointError, MemoryError
+
+
+def run(parser: Parser, argv: list[str] | None, command: Callable[[argparse.Namespace], int | None],
+        mixed: bool = False) -> int:
+    """A command's main: parse its flags, and an error of any foreseen kind is one line and status 2. So is output that
+    is lost, to a full disk for example. mixed: whether flags may come between the arguments of a list."""
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    args = parser.parse_args(argv)
+    args, Parser.lost = (parser.parse_intermixed_args if mixed else parser.parse_args)(argv), False
     try:
         with warned():
-            return command(args) or 0
-    except (ValueError, TypeError, OSError, RuntimeError, ImportError, AssertionError, MemoryError) as error:
+            return command(args) or 2 * Parser.lost
+    except FORESEEN as error:
         if args.debug:
             raise
         text = " ".join(str(error).split()) or type(error).__name__

@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None, prog: str = "minidl predict") -> int:
                         help="classes per picture or row (default: %(default)s)")
     add_json(parser)
     parser.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")
-    return run(parser, argv, command)
+    return run(parser, argv, command, mixed=True)
 
 
 def command(args: argparse.Namespace) -> None:
@@ -123,7 +123,8 @@ def of_rows(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any]) 
             raise ValueError(f"{path} has {len(columns)} columns but the net reads {wanted}; give it those that it was "
                              f"trained on, without the label{': ' * bool(known)}{', '.join(known)}")
         order = list(range(wanted))
-        if known and unnamed(wanted) not in (columns, [*known]):
+        # By their names, unless one of the two files has none: those that the training's columns got count the label's.
+        if known and columns != unnamed(wanted) and ({*known} <= {*columns} or not {*known} <= {*unnamed(wanted + 1)}):
             if missing := [name for name in known if name not in columns]:
                 raise ValueError(f"{path} has no column {missing[0]!r}; the net reads {', '.join(known)}, and this has "
                                  f"{', '.join(columns)}; rename or add it")

@@ -52,6 +52,7 @@ from minidl.training.stored import contradictions
 from minidl.zoo.own import import_file, is_code
 
 from .common import (
+    FORESEEN,
     Parser,
     add_model,
     add_option,
@@ -726,12 +727,12 @@ def main(argv: list[str] | None = None, prog: str = "train.py") -> int:
                 raise ValueError(f"--workers={flags.workers} is for a sweep; add --sweep, or leave it out")
             else:
                 run(settings(argv, prog))
-        except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
+        except distributed.OtherRank:
+            return ended("", 0)
+        except FORESEEN as error:
             if flags.debug:
                 raise
             return ended(str(error), 2)
-        except distributed.OtherRank:
-            return ended("", 0)
         except KeyboardInterrupt as stop:
             stop.args = stop.args or ("there is no run folder yet",)
             return interrupted(stop, argv)
