@@ -26,10 +26,14 @@ class Parser(argparse.ArgumentParser):
 
     running = "minidl"                     # the prog of the parser that read this process's flags: messages start so
     lost = False                           # whether some of stdout could not be written
+    mixed = False                          # whether flags may come between the arguments of a list
 
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: object = None) -> Any:
         """What parse_args calls."""
         Parser.running = self.prog
+        if self.mixed:
+            self.mixed = False             # it calls this method for both kinds
+            return self.parse_known_intermixed_args(args, namespace)
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
@@ -184,12 +188,11 @@ def warned() -> Iterator[None]:
 FORESEEN = ValueError, TypeError, OSError, RuntimeError, ImportError, AssertionError, FloatingPointError, MemoryError
 
 
-def run(parser: Parser, argv: list[str] | None, command: Callable[[argparse.Namespace], int | None],
-        mixed: bool = False) -> int:
+def run(parser: Parser, argv: list[str] | None, command: Callable[[argparse.Namespace], int | None]) -> int:
     """A command's main: parse its flags, and an error of any foreseen kind is one line and status 2. So is output that
-    is lost, to a full disk for example. mixed: whether flags may come between the arguments of a list."""
+    is lost, to a full disk for example."""
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    args, Parser.lost = (parser.parse_intermixed_args if mixed else parser.parse_args)(argv), False
+    args, Parser.lost = parser.parse_args(argv), False
     try:
         with warned():
             return command(args) or 2 * Parser.lost

@@ -43,7 +43,8 @@ def main(argv: list[str] | None = None, prog: str = "minidl predict") -> int:
                         help="classes per picture or row (default: %(default)s)")
     add_json(parser)
     parser.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")
-    return run(parser, argv, command, mixed=True)
+    parser.mixed = True
+    return run(parser, argv, command)
 
 
 def command(args: argparse.Namespace) -> None:
