@@ -20,7 +20,6 @@ import numpy as np
 import minidl
 from minidl import Tensor, nn, optim
 from minidl.core.mode import mode
-from minidl.core.tensor import weights_of
 
 
 def _compile_error() -> type[Exception]:
@@ -57,8 +56,8 @@ def _note(value: Any, path: str, state: bool, found: Notes, depth: int) -> None:
         found[path] = "..."
     elif isinstance(value, Tensor):
         found[path] = _copied(value.data)
-        if (weights := weights_of(value)) is not None:
-            found[f"{path}.weights"] = _copied(weights.data)
+        if value.weights is not None:
+            found[f"{path}.weights"] = _copied(value.weights.data)
         if state:
             found[f"{path} requires a gradient"] = value.requires_grad and value.is_leaf
             found[f"{path}.grad"] = None if value.grad is None else _copied(value.grad.data)

@@ -22,8 +22,7 @@ import numpy as np
 from ..core import tensor
 from ..core.device import Array, is_array, is_cuda
 from ..core.mode import Listener, Watched, mode, unwrapped
-from ..core.tensor import Tensor, share, weights_of, wrap
-from ..ops.common.op import counted
+from ..core.tensor import Tensor, counted, share, wrap
 from ..ops.common.primitives import known
 from .graph import backward_ahead
 from .program import Bare, Call, Dynamic, Program, Slot, Weighted, leaves, replace
@@ -379,7 +378,7 @@ def _off_the_tape(met: dict[Any, Tensor], value: object) -> Any:
         return unwrapped(value)
     alias = wrap(value._data)
     share(alias, value)
-    if (weights := weights_of(value)) is not None:
+    if (weights := value.weights) is not None:
         alias.weights = met.setdefault(counted(weights), wrap(weights._data))
     return alias
 
@@ -396,7 +395,7 @@ def _output(recorder: Recorder, met: dict[Any, Tensor], value: object) -> Any:
         slot = recorder.slots[id(array)]
         if not isinstance(value, Tensor):
             return Bare((slot,))
-        if (weights := weights_of(value)) is None:
+        if (weights := value.weights) is None:
             return slot
         if not recorder.is_own(weights):
             raise CompileError(f"compile: {recorder.name} returns a mean with weights that were there before the step; "

@@ -57,7 +57,7 @@ def _read(kinds: tuple[type | None, ...]) -> tuple[list[int], Read]:
             texts.append(f"values[{i}].__class__, {array}.__class__, array{i}.shape, array{i}.dtype")
         if kind is Tensor:
             texts.append(f"values[{i}].requires_grad, values[{i}].node is None, values[{i}]._grad is None, "
-                         f"hasattr(values[{i}], 'weights')")
+                         f"values[{i}].weights is None")
     if len(arrays) > 1:
         ids = [f"id({root_text(f'array{i}')})" for i in arrays]
         texts.append(f"len({{{', '.join(ids)}}}) == {len(ids)} or "

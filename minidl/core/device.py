@@ -180,12 +180,12 @@ def holds_float64(data: object) -> bool:
     return lends_memory(data) and np.asarray(data).dtype == np.float64
 
 
-def holds(dtype: np.dtype, number: float) -> bool:
+def holds(dtype: np.dtype, number: float | np.number) -> bool:
     """Whether a number is one of a dtype's; floating dtypes round it."""
     if dtype.kind == "f":
         return True
     low, high = (0, 1) if dtype == np.bool else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    return low <= number <= high and number == int(number)
+    return bool(low <= number <= high and number == int(number))
 
 
 def device_of(array: object) -> str:

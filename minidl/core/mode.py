@@ -73,9 +73,10 @@ class Listener:
     def given(self, *things: object) -> None:
         """Tensors, and arrays from before the step, are given to an op or a primitive."""
 
-    def alias(self, array: Any) -> Any:
+    def alias(self, array: T) -> T:
         """Another array in the memory of one that is known."""
-        return array.view()
+        view: T = array.view()             # type: ignore[attr-defined]  # of NumPy or CuPy
+        return view
 
     def constant(self, array: T) -> T:
         """An array that depends on shapes and plain numbers alone, as a Tensor is to hold it."""

@@ -94,7 +94,7 @@ class Tensor(Attached):
     node: Node | None
     changed: list[Any]                     # [when its memory was last changed in place, by the tape's clock; then, if
                                            # others have shared it, weak references to all of them by id]
-    weights: Tensor                        # of a loss that is a weighted mean: how much each label counts in it
+    weights: Tensor | None                 # of a loss that is a weighted mean: how much each label counts in it
     _counted: tuple[Any, ...]              # of such weights: labels, weights of the classes, the ignored label
 
     def __init__(self, data: object, requires_grad: bool = False, device: str | None = None, dtype: DType = None):
@@ -124,8 +124,7 @@ class Tensor(Attached):
             there = mode.recorder.constant(there)      # of Python's numbers
         self._data = there.copy() if requires_grad and there is array else there
         self.requires_grad = requires_grad
-        self._grad = None
-        self.node = None
+        self._grad = self.node = self.weights = None
         self.changed = [0]
         mode.recorder.made(self, of_data=True)
 
@@ -261,8 +260,7 @@ class Tensor(Attached):
         mode.recorder.given(self)
         alias = wrap(mode.recorder.alias(self._data))  # another array, so that a closure that kept both can tell them
         share(alias, self)
-        if hasattr(self, "weights"):
-            alias.weights = self.weights
+        alias.weights = self.weights
         return alias
 
     def to(self, device: DType = None, dtype: DType = None) -> Tensor:
@@ -415,19 +413,21 @@ def wrap(array: Array, node: Node | None = None) -> Tensor:
     else:
         tensor._data = array
     tensor.requires_grad = node is not None
-    tensor._grad = None
+    tensor._grad = tensor.weights = None
     tensor.node = node
     tensor.changed = [0] if node is None else node.changed
     mode.recorder.made(tensor)
     return tensor
 
 
-def weights_of(value: object) -> Tensor | None:
-    """`weights` of a weighted mean, None for anything else; a class's own __getattr__ is not called."""
-    try:
-        return object.__getattribute__(value, "weights")
-    except AttributeError:
-        return None
+def counted(weights: Tensor) -> tuple[object, ...]:
+    """What weights were made from: memory and layout of labels and of weights of the classes, and the ignored label."""
+    def place(of: object) -> object:
+        if not isinstance(of, Tensor):
+            return of
+        array = of._data
+        return _device.address(array), array.shape, array.strides, array.dtype
+    return tuple(map(place, getattr(weights, "_counted", (weights,))))
 
 
 def as_tensor(data: object, device: str | None = None) -> Tensor:

@@ -6,7 +6,7 @@ import copy
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class Module(Habits, Watched):
 
     def __deepcopy__(self: M, memo: dict[int, Any]) -> M:
         """A copy whose parameters have no gradients, as of PyTorch's nets; a Tensor alone is copied with its own."""
-        make, arguments, state = self.__reduce_ex__(4)[:3]
+        make, arguments, state, *_ = cast(Any, self.__reduce_ex__(4))
         twin: M = make(*arguments)
         memo[id(self)] = twin
         state = copy.deepcopy(state, memo)

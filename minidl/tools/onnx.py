@@ -144,7 +144,7 @@ class _Trace(Listener):
         self.calls.append(_Call(name, inputs, options, self.index(y)))
         self.number = None if is_array(y) else self.calls[-1].result
 
-    def alias(self, array: Any) -> Any:
+    def alias(self, array: Array) -> Array:
         return array                       # one value of the file, whatever its name
 
     def made(self, t: Tensor, of_data: bool = False) -> None:

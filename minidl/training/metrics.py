@@ -90,7 +90,7 @@ class Batch(NamedTuple):
                             "ops.cross_entropy, reduction='none')")
         with no_grad():
             weights = _cast(weights, str(value.dtype))
-            counts = weights if weights_of(value) is None else weights * _cast(value.weights, str(value.dtype))
+            counts = weights if value.weights is None else weights * _cast(value.weights, str(value.dtype))
             total = counts.sum()
             total = ops.where(ops.eq(total, 0), 1.0, total)        # of a batch in which nothing counts
         mean = ops.where(ops.eq(counts, 0), 0.0, value * weights).sum() / total
@@ -186,7 +186,7 @@ class RunningMetrics:
         if not n:                          # the part of a rank without images: it has no mean
             return classes
         with no_grad():
-            weights = weights_of(loss)
+            weights = loss.weights
             mean = self._mean(loss, n, self._more[0])
             if not classes:
                 self._add(self.sums, mean, n)
@@ -300,14 +300,9 @@ def _named(value: object) -> str:
     return f"Tensor of shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def weights_of(mean: Tensor) -> Tensor | None:
-    """How much each label counts in a mean that says so; None: it is over a batch's images."""
-    return getattr(mean, "weights", None)
-
-
 def weight_of(mean: Tensor) -> Tensor | None:
     """How much a mean counts, if it says so, one number of its dtype; None: as much as its batch has images."""
-    weights = weights_of(mean)
+    weights = mean.weights
     return None if weights is None else _cast(weights.sum(), str(mean.dtype))
 
 

@@ -422,14 +422,14 @@ class Methods(Conversions, Operators):
         """x where the condition holds, other elsewhere."""
         return selection.where(condition, self, other)
 
-    def masked_fill(self: Tensor, mask: Tensor, value: float) -> Tensor:
+    def masked_fill(self: Tensor, mask: Tensor, value: Number) -> Tensor:
         """The value where the mask holds, x elsewhere. Raises TypeError for a number that is none of x's dtype."""
         condition, = _masks("masked_fill", mask)
         if self.dtype.kind != "f" and not isinstance(value, Tensor):
             if not holds(self.dtype, value):
                 raise TypeError(f"masked_fill: value is {value!r} but must be a number of {self.dtype}, the dtype of "
                                 "x; convert x first, x.to(dtype='float32')")
-            value = full((), value, dtype=self.dtype, device=self.device)
+            value = full((), int(value), dtype=self.dtype, device=self.device)
         return selection.where(condition, value, self)
 
     def masked_select(self: Tensor, mask: Tensor) -> Tensor:

@@ -10,9 +10,8 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, overload
 
 import numpy as np
 
-from ...core.device import address
 from ...core.mode import mode
-from ...core.tensor import Array, Backward, Node, Tensor, share, weights_of, wrap
+from ...core.tensor import Array, Backward, Node, Tensor, counted, share, wrap
 from .backend import BACKENDS, primitives_of
 
 P = ParamSpec("P")
@@ -146,19 +145,9 @@ def _weigh(result: Tensor, inputs: tuple[Any, ...]) -> None:
     are of the same labels. So do numbers of single labels what is computed from losses of the same shape."""
     shape = result._data.shape
     held = {counted(of): of for t in inputs
-            if isinstance(t, Tensor) and t._data.shape == shape and (of := weights_of(t)) is not None}
+            if isinstance(t, Tensor) and t._data.shape == shape and (of := t.weights) is not None}
     if len(held) == 1:
         result.weights, = held.values()
-
-
-def counted(weights: Tensor) -> tuple[object, ...]:
-    """What weights were made from: memory and layout of labels and of weights of the classes, and the ignored label."""
-    def place(of: object) -> object:
-        if not isinstance(of, Tensor):
-            return of
-        array = of._data
-        return address(array), array.shape, array.strides, array.dtype
-    return tuple(map(place, getattr(weights, "_counted", (weights,))))
 
 
 def _refuse(name: str, first: Array | None, parameters: list[inspect.Parameter], named: Container[str],
