@@ -1,14 +1,25 @@
-"""What surrounds a run: where files are kept between runs, what pip is to install, and whether there is a stream to
-print to."""
+"""What surrounds a run: where files are kept between runs, what pip is to install, whether there is a stream to print
+to, and which names can be printed."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import unicodedata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]             # of a checkout, or site-packages
+MAX_NAME = 200                                         # characters
+TURNING = {*map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A)))}        # they turn what follows
+
+
+def is_name(text: object) -> bool:
+    """Whether it is a text that may name a class or a column: of characters that no terminal obeys. Format characters
+    belong to the words of some scripts."""
+    return isinstance(text, str) and 0 < len(text) <= MAX_NAME and all(
+        letter.isprintable() or (unicodedata.category(letter) in ("Cf", "Zs") and letter not in TURNING)
+        for letter in text)
 
 
 def cache_folder() -> Path:

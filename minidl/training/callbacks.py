@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import nn, optim
-from ..nn.weights import require_own_ending, save
+from ..nn.weights import require_described, require_own_ending, save
 from ..ops.common.geometry import is_int
 from ..optim.checks import Judge
 from .metrics import Metrics
@@ -50,6 +50,7 @@ class SaveBest(Judge):
             raise TypeError(f"SaveBest: the model is a {type(model).__name__} but must be a Module; call "
                             "SaveBest(model, path)")
         require_own_ending("SaveBest", path)
+        require_described(model, data)
         self.model, self.path, self.data = model, path, data
         super().__init__(metric, mode)
 

@@ -194,7 +194,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/data/items", ("numpy",)),
     ("minidl/data/sets/files", ()),
     ("minidl/data/sets/picture", ("numpy", "PIL", f"{CORE}/host", "minidl/data/sets/files")),
-    ("minidl/data/sets/table", ("numpy", f"{CORE}/device", "minidl/data/chance", "minidl/data/items",
+    ("minidl/data/sets/table", ("numpy", f"{CORE}/device", f"{CORE}/host", "minidl/data/chance", "minidl/data/items",
                                 "minidl/data/sets/files")),
     ("minidl/data/sets/folder", ("numpy", "minidl/data/chance", "minidl/data/sets/datasets", "minidl/data/sets/picture",
                                  "minidl/data/sources")),

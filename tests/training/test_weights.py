@@ -20,10 +20,9 @@ from tiers import tiered
 import minidl
 from minidl import Tensor, weights, zoo
 from minidl.data import DataLoader, Dataset, Table
-from minidl.data.sets.table import is_name
-from minidl.nn.weights import WEIGHTS, WeightsError, _is_name, files, hdf5, load, read_metadata, save
+from minidl.nn.weights import WEIGHTS, WeightsError, files, hdf5, load, read_metadata, save
 from minidl.nn.weights.common import Meter, listed
-from minidl.training import RunFolder
+from minidl.training import RunFolder, SaveBest
 
 
 class Net:
@@ -850,11 +849,6 @@ NOT_NAMES = ["", "x" * 201, "\x1b[31m", "a\nb", "a\tb", "a\u2028b", "a\udcffb", 
     0x202A, 0x202E, 0x2066, 0x2069))]
 
 
-def test_names_are_those_that_tables_may_have():
-    assert all(is_name(name) and _is_name(name) for name in CLASSES)
-    assert not any(is_name(name) or _is_name(name) for name in NOT_NAMES)
-
-
 def test_preprocessing_classes_and_columns_are_kept(tmp_path):
     save(net(), tmp_path / "w.h5", preprocessing=PREPROCESSING, classes=CLASSES, columns=("p", "q r"))
     found = read_metadata(tmp_path / "w.h5")
@@ -908,6 +902,8 @@ def test_what_a_file_cannot_hold_is_refused_before_the_training(given, said, tmp
     loader = DataLoader(given, 2, **({} if isinstance(given, Dataset) else given.preprocessing()))
     with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
         RunFolder(tmp_path / "run", minidl.nn.Linear(4, 2), loader)
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        SaveBest(minidl.nn.Linear(4, 2), tmp_path / "w.h5", data=loader)
     assert not (tmp_path / "run").exists()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import os
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -15,15 +14,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...core.device import as_array, unmasked
+from ...core.host import MAX_NAME, is_name
 from ..chance import chances, for_the_test, require_both, require_two
 from ..items import Items
 from .files import open_file
 
 Cells = list[tuple[int, list[str]]]        # the number of each line, and its values
 
-# The limits that a weights file accepts: of numbers, of columns, and of the characters of a name.
-LIMIT, MAX_COLUMNS, MAX_NAME = 1e30, 2**10, 200
-TURNING = {*map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A)))}
+# The limits that a weights file accepts: of numbers, and of columns.
+LIMIT, MAX_COLUMNS = 1e30, 2**10
 SMALL = 1e-100                             # a spread of numbers whose squares are rounded
 SURE_CLASSES = 20                          # up to this many different integers are classes, however few rows there are
 MAX_LINE = 2**20                           # characters
@@ -132,14 +131,6 @@ def from_csv(path: str | os.PathLike[str], label: str | None = None, *, header: 
     rows = numbers("from_csv", path, columns, lines, [i for i in range(len(columns)) if i != at])
     classes, labels = _classes(path, columns[at], lines, at)
     return Table(Path(path).stem, split, rows, labels, (*columns[:at], *columns[at + 1:]), classes, str(path))
-
-
-def is_name(text: str) -> bool:
-    """Whether a weights file takes it as the name of a class or column: all but characters that control a terminal, and
-    those that turn the direction of texts."""
-    return 0 < len(text) <= MAX_NAME and all(
-        letter.isprintable() or (unicodedata.category(letter) in ("Cf", "Zs") and letter not in TURNING)
-        for letter in text)
 
 
 def unnamed(count: int) -> list[str]:

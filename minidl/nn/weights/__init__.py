@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import unicodedata
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import numpy as np
 
+from ...core.host import MAX_NAME, is_name
 from ...core.version import __version__
 from .common import File, Kind, WeightsError, listed, shown
 from .files import opened, parsed, read, require_format, require_own_ending, require_storable, ties_of, write
@@ -31,7 +31,6 @@ Path_ = str | os.PathLike[str]
 WEIGHTS = Kind("minidl", 1, "model", "load", "minidl.save")
 
 MAX_CLASSES = 2**16                        # limits on what a file says of itself: classes,
-MAX_CLASS = 200                            # characters of a class's name
 MAX_CHANNELS = 2**10
 MAX_PADDING = 2**10
 MAX_OPTION = 2**31                         # the value of an option of the zoo's models; and its characters
@@ -191,15 +190,7 @@ def _warn_of_nonfinite(op: str, path: object, state: Mapping[str, np.ndarray]) -
 # ---------------------------------------------------------------------- what a file says of itself
 PREPROCESSING = ('a JSON object {"mean": [...], "std": [...], "padding": n}, with finite numbers below 1e30 for each '
                  f"of up to {MAX_CHANNELS} channels or columns, std above 0, and 0 <= n <= {MAX_PADDING}")
-NAMES = f"a JSON list of 1 to {MAX_CLASSES} printable texts of 1 to {MAX_CLASS} characters"
-TURNING = {*map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A)))}        # they would change what a terminal shows
-
-
-def _is_name(text: object) -> bool:
-    """Whether it is a printable text of allowed length. Format characters belong to the words of some scripts."""
-    return isinstance(text, str) and 0 < len(text) <= MAX_CLASS and all(
-        letter.isprintable() or (unicodedata.category(letter) in ("Cf", "Zs") and letter not in TURNING)
-        for letter in text)
+NAMES = f"a JSON list of 1 to {MAX_CLASSES} printable texts of 1 to {MAX_NAME} characters"
 
 
 def _number(value: object, above: float = -1e30) -> bool:
@@ -216,7 +207,7 @@ def _is_preprocessing(value: object) -> bool:
 
 
 def _are_names(value: object) -> bool:
-    return isinstance(value, list) and 1 <= len(value) <= MAX_CLASSES and all(map(_is_name, value))
+    return isinstance(value, list) and 1 <= len(value) <= MAX_CLASSES and all(map(is_name, value))
 
 
 def _is_shape(value: object) -> bool:
@@ -281,7 +272,7 @@ def _attributes(model: Model, known: dict[str, object]) -> dict[str, str | int]:
             text = "null"
         if not good(json.loads(text)):
             names = value if good is _are_names and isinstance(value, (list, tuple)) else ()
-            wrong = next((f", with {shown(each)}," for each in names if not _is_name(each)), "")
+            wrong = next((f", with {shown(each)}," for each in names if not is_name(each)), "")
             raise ValueError(f"save: {name} is {shown(value)}{wrong} but must be {must}; pass {to_pass}")
         attributes[name] = text
     return attributes
