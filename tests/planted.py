@@ -62,7 +62,7 @@ PLANTS: dict[str, Plant] = {
     "two recordings not compared": Plant("minidl.compiler.step:_Entry.agrees", "compare(self.recorded, recorded)",
                                          "pass"),
     "what the step itself changes is trusted": Plant("minidl.compiler.step:CompiledStep._keep",
-                                                     "recorded.facts.changed_by_hand()", "None"),
+                                                     "first_change(recorded.facts.others)", "None"),
     "arguments that were the same may change": Plant("minidl.compiler.step:_Entry._facts_of_arguments",
                                                      "in enumerate(self.signature.arrays):", "in ():"),
     "an argument by another name ignored": Plant("minidl.compiler.step:_Entry._facts_of_arguments",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
 from ..core.device import is_array
-from .program import Call, Dynamic, Program, Slot, show
+from .program import Dynamic, Program, Slot, show
 from .reads.facts import picture, same
 
 
@@ -35,7 +36,7 @@ def compare(first: Program, second: Program) -> None:
 
     if len(first.before) != len(second.before):
         raise Difference("it looked at gradients from before the step in one of two runs")
-    for one, other in _pairs(first.calls, second.calls):
+    for one, other in zip_longest(first.calls, second.calls):
         if one is None or other is None or (one.name, one.backend) != (other.name, other.backend):
             made = [f"{call.name} at {call.line}" if call else "nothing more" for call in (one, other)]
             raise Difference(f"it called {made[0]} in one run and {made[1]} in the next")
@@ -51,11 +52,6 @@ def compare(first: Program, second: Program) -> None:
         for a, b in _aligned(mine, others):
             if not equal(a, b):
                 raise Difference(f"it {what} {_said(a)} in one run and {_said(b)} in the next")
-
-
-def _pairs(first: list[Call], second: list[Call]) -> Iterator[tuple[Call | None, Call | None]]:
-    for i in range(max(len(first), len(second))):
-        yield first[i] if i < len(first) else None, second[i] if i < len(second) else None
 
 
 def _aligned(a: Any, b: Any) -> Iterator[tuple[Any, Any]]:

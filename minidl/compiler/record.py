@@ -27,7 +27,7 @@ from ..ops.common.primitives import known
 from .graph import backward_ahead
 from .program import Bare, Call, Dynamic, Program, Slot, Weighted, leaves, replace
 from .reads.arguments import Argument
-from .reads.facts import PLAIN, Facts
+from .reads.facts import PLAIN, Facts, first_change
 from .reads.names import MAX_BYTES, Names, claim, is_users
 
 BEFORE = "goes backward through what was computed before the step"
@@ -353,7 +353,7 @@ def record(step: Callable[..., Any], arguments: tuple[Any, ...], options: dict[s
     if recorder.refusal is not None:
         raise recorder.refusal
     recorder.check_names()                 # the run may have reached more
-    if what := recorder.facts.changed_arguments(given):
+    if what := first_change(recorder.facts.arguments.values(), given):
         raise CompileError(f"compile: {recorder.name} changes {what} which a replay could not repeat; change a copy, "
                            f"or do it outside ({recorder.line})")
     outputs = replace(returned, functools.partial(_output, recorder, {}))

@@ -150,7 +150,7 @@ class CompiledStep(Generic[P, R]):
     def _keep(self, signature: Signature, before: list[_Entry], recorded: Program, given: list[Any]) -> _Entry:
         """The entry of a recording: an earlier one that it agrees with, or a new one."""
         changing, self._changing = self._changing, None
-        changed = recorded.facts.changed_by_hand()
+        changed = first_change(recorded.facts.others)       # but gradients: a program itself changes those
         try:
             if changed is not None:
                 if changing is not None and changing[0] == signature.key:

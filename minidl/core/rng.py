@@ -85,16 +85,21 @@ def set_state(state: Key) -> None:
     Raises ValueError for anything but two ints in [0, 2**64) and [0, 2**63).
     """
     global _shared
-    if not (isinstance(state, (tuple, list)) and list(map(type, state)) == [int, int]
-            and 0 <= state[0] < 2**64 and 0 <= state[1] < 2**63):
-        raise ValueError(f"set_state: state is {state!r} but must be (seed, counter), ints in [0, 2**64) and "
-                         "[0, 2**63); pass what get_state gave")
+    require_state(state)
     mode.recorder.refuse("seeds the random numbers")
     stream = _Stream(*state)
     if not _own.within and threading.current_thread() is threading.main_thread():
         _shared = stream
     else:
         _own.stream = stream
+
+
+def require_state(state: Key) -> None:
+    """Raises ValueError for what is not a state."""
+    if not (isinstance(state, (tuple, list)) and list(map(type, state)) == [int, int]
+            and 0 <= state[0] < 2**64 and 0 <= state[1] < 2**63):
+        raise ValueError(f"set_state: state is {state!r} but must be (seed, counter), ints in [0, 2**64) and "
+                         "[0, 2**63); pass what get_state gave")
 
 
 class stream_of:

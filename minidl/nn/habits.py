@@ -81,20 +81,16 @@ class Habits:
 
     def float(self: M) -> M:
         """All floating Tensors as float32."""
-        self.to(dtype=np.float32)
-        return self
+        return self.to(dtype=np.float32)
 
     def double(self: M) -> M:
         """All floating Tensors as float64."""
-        self.to(dtype=np.float64)
-        return self
+        return self.to(dtype=np.float64)
 
     def cpu(self: M) -> M:
         """All Tensors on the CPU."""
-        self.to("cpu")
-        return self
+        return self.to("cpu")
 
     def cuda(self: M) -> M:
         """All Tensors on the GPU."""
-        self.to("cuda")
-        return self
+        return self.to("cuda")

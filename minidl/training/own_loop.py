@@ -7,19 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..core import rng
-from ..core.device import to_device
-from ..core.mode import note_change
-from ..core.tensor import mark_changed
 from ..nn import Module
 from ..nn.weights import WeightsError
 from ..optim import Optimizer
 from ..optim.names import Named
 from ..optim.state import examples
 from .checkpoint import read_state, write_state
-from .resume import are_layers, layers_of, set_trained
+from .resume import are_layers, layers_of, set_layers, set_tensors
 
 Part = Any                                 # what has a state_dict and a load_state_dict
 
@@ -83,9 +78,7 @@ class Checkpoint:
                                                    for name, model in self._models().items() if name in layers):
             raise WeightsError(f"Checkpoint: '{path}' says of the layers of {', '.join(self._models())} what this "
                                "program's do not have; build the model that was saved")
-        drawn = rng.get_state()
-        rng.set_state(state["rng"])        # refuses an invalid state
-        rng.set_state(drawn)
+        rng.require_state(state["rng"])
         before: list[tuple[Any, Any]] = []
         try:
             for name, part in self.parts.items():
@@ -98,7 +91,8 @@ class Checkpoint:
             raise
         for name, part in self.parts.items():
             if isinstance(part, Module):
-                _set(part, found[name], layers.get(name, layers_of(part)))
+                set_layers(part, layers.get(name, layers_of(part)))
+                set_tensors(part, found[name])
         rng.set_state(state["rng"])
         return dict(state["facts"])
 
@@ -111,15 +105,3 @@ class Checkpoint:
                 mine = {(name, id(t)) for _, name, t in named if id(t) in own}
                 alike = len(dict(mine)) < len(mine)    # of several models; else as in files of earlier versions
                 part.learn_names([(f"{model}.{name}" if alike else name, t) for model, name, t in named])
-
-
-def _set(model: Module, arrays: dict[str, np.ndarray], layers: dict[str, Any]) -> None:
-    """Set a model in place: recorded steps read its arrays there."""
-    set_trained(model, set(layers["trained"]))
-    for at, module in model.named_modules():
-        module.training = layers["modes"].get(at, module.training)
-    note_change()
-    tensors = dict(model.named_tensors())
-    mark_changed(tensors.values())
-    for name, t in tensors.items():
-        t.data[...] = to_device(arrays[name], t.device)

@@ -105,14 +105,20 @@ def set_trained(model: Module, trained: set[str]) -> None:
             t.requires_grad, t.grad = name in trained, None
 
 
-def _set_layers(model: Module, layers: dict[str, Any]) -> None:
-    """Inverse of `layers_of`. A net in evaluation trains as a whole (fit): modes count if it was and is in training.
-    """
+def set_layers(model: Module, layers: dict[str, Any], modes: bool = True) -> None:
+    """Inverse of `layers_of`. modes: whether to set which modules are in training, too."""
     set_trained(model, set(layers["trained"]))
-    if model.training and layers["modes"].get("", False):
-        for path, module in model.named_modules():
-            module.training = layers["modes"].get(path, module.training)
+    for path, module in model.named_modules() if modes else ():
+        module.training = layers["modes"].get(path, module.training)
     note_change()
+
+
+def set_tensors(model: Module, arrays: dict[str, np.ndarray]) -> None:
+    """Set a model in place: recorded steps read its arrays there."""
+    tensors = dict(model.named_tensors())
+    mark_changed(tensors.values())
+    for name, t in tensors.items():
+        t.data[...] = to_device(arrays[name], t.device)
 
 
 def _tensors(run: _Plain) -> dict[str, dict[str, np.ndarray]]:
@@ -178,21 +184,17 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
     if state.get("net"):
         warn_of_change(path, state["net"]["code"], getattr(run.model, "model_code", None))
     callbacks.check(state["callbacks"])
-    drawn = rng.get_state()
-    rng.set_state(state["rng"])            # refuses an invalid state,
-    rng.set_state(drawn)                   # as does the next line
+    rng.require_state(state["rng"])
     run.optimizer.load_state_dict(state["optimizer"])
     parts = {part: module for part, module in run.modules.items() if part in state}
     for part, module in parts.items():
-        if LAYERS[part] in state:          # not in files of earlier versions
-            _set_layers(module, state[LAYERS[part]])
+        if layers := state.get(LAYERS[part]):          # not in files of earlier versions
+            # A net in evaluation trains as a whole: modes count if it was and is in training.
+            set_layers(module, layers, module.training and layers["modes"].get("", False))
         module.load_state_dict(state[part])            # this gives buffers arrays of their own
     run.warm_up(place)
     for part, module in parts.items():
-        tensors = dict(module.named_tensors())
-        mark_changed(tensors.values())
-        for name, t in tensors.items():    # in place: recorded steps read it there
-            t.data[...] = to_device(state[part][name], t.device)
+        set_tensors(module, state[part])
     run.optimizer.load_state_dict(state["optimizer"])
     run.metrics.reset(place.totals if current().rank == 0 else None)       # on one of the ranks
     rng.set_state(state["rng"])

@@ -175,14 +175,6 @@ class Facts:
     def all(self) -> list[Fact]:
         return [*self.gradients, *self.others, *self.arguments.values()]
 
-    def changed_by_hand(self) -> str | None:
-        """What has changed, in words, except gradients: a program itself changes those."""
-        return first_change(self.others)
-
-    def changed_arguments(self, given: Sequence[Any]) -> str | None:
-        """The same for values of the arrays among a call's arguments."""
-        return first_change(self.arguments.values(), given)
-
 
 class _Noted:
     """Attributes of what is Watched and numbers of optimizers: they are looked at only if `changes` has moved."""

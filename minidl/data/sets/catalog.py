@@ -15,12 +15,9 @@ class DataFile:
 
 
 @dataclass(frozen=True)
-class Download:
-    """Something to fetch: size in bytes, SHA-256 and the https addresses that serve it."""
+class Download(DataFile):
+    """Something to fetch, and the https addresses that serve it."""
 
-    name: str
-    size: int
-    sha256: str
     mirrors: tuple[str, ...]
 
 

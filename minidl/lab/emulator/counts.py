@@ -11,10 +11,13 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...ops.common.sources import Constant
 from . import HERE
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 SECTOR = 32                                # bytes: what global memory moves at least
 LANES = 32
@@ -23,8 +26,16 @@ WAYS = ("loads", "stores", "atomics", "shared_loads", "shared_stores", "shared_a
 NAMES = {"barriers": "barriers", "divergent": "divergent", "flop": "FLOP"}
 
 
+class Sums:
+    """Numbers that are added up field by field."""
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*(getattr(self, each.name) + getattr(other, each.name)
+                            for each in fields(self)))     # type: ignore[arg-type]  # of a dataclass
+
+
 @dataclass(frozen=True)
-class Global:
+class Global(Sums):
     """Accesses to global memory. requests: of warps, one per instruction; sectors: of 32 bytes that they touch, each
     counted once per request; asked: bytes that the lanes asked for; several lanes may ask for the same bytes.
 
@@ -47,12 +58,9 @@ class Global:
         """Bytes of the sectors."""
         return SECTOR * self.sectors
 
-    def __add__(self, other: Global) -> Global:
-        return Global(self.requests + other.requests, self.sectors + other.sectors, self.asked + other.asked)
-
 
 @dataclass(frozen=True)
-class Shared:
+class Shared(Sums):
     """Accesses to shared memory. requests: of warps, one per instruction; wavefronts: the turns that they take (in
     each, a bank gives one word); conflicts: wavefronts beyond those that the bytes take without any conflict.
 
@@ -64,13 +72,9 @@ class Shared:
     wavefronts: int = 0
     conflicts: int = 0
 
-    def __add__(self, other: Shared) -> Shared:
-        return Shared(self.requests + other.requests, self.wavefronts + other.wavefronts,
-                      self.conflicts + other.conflicts)
-
 
 @dataclass(frozen=True)
-class Counts:
+class Counts(Sums):
     """What a line, or a kernel, does to memory. barriers: summed over the blocks.
 
     >>> (Counts(barriers=2) + Counts(Global(1, 4, 128))).loads.sectors
@@ -86,9 +90,6 @@ class Counts:
     barriers: int = 0
     divergent: int = 0
     flop: int = 0
-
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
     @property
     def moved(self) -> int:

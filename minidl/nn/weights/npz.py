@@ -19,19 +19,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from .common import (
-    DTYPES,
-    File,
-    Kind,
-    Meter,
-    WeightsError,
-    allowance,
-    as_text,
-    choose_another,
-    describe,
-    of_text,
-    too_much,
-)
+from . import common
+from .common import File, Kind, Meter, WeightsError
 
 _METADATA = "minidl.json"
 _NPY = b"\x93NUMPY\x01\x00"
@@ -39,7 +28,7 @@ _END = struct.Struct("<4s4H2LH")           # a zip's last bytes; its comment's l
 _HEADER = re.compile(r"\{'descr': '([<|]\w\d{1,9})', 'fortran_order': False, 'shape': "
                      r"\(((?:\d{1,19}, ){0,31}(?:\d{1,19},?)?)\), \} *\n")
 _LONGEST = 1000                            # bytes of a header
-_CODES = {np.dtype(name).newbyteorder("<").str: name for name in DTYPES}
+_CODES = {np.dtype(name).newbyteorder("<").str: name for name in common.DTYPES}
 _DAMAGED = (zipfile.BadZipFile, struct.error, EOFError, LookupError, OverflowError, NotImplementedError)
 
 
@@ -48,7 +37,7 @@ def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, 
     """The file's bytes."""
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w") as archive:
-        archive.writestr(_entry(_METADATA), as_text(state, attributes))
+        archive.writestr(_entry(_METADATA), common.as_text(state, attributes))
         for name, array in state.items():
             with archive.open(_entry(f"{name}.npy"), "w", force_zip64=array.nbytes >= 2**31) as member:
                 plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
@@ -67,15 +56,15 @@ def _entry(name: str) -> zipfile.ZipInfo:
 @contextmanager
 def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
     """An open file as .npz. No more of it is read than `arrays` arrays need."""
-    limit = allowance(arrays)            # of the directory, and of minidl.json
+    limit = common.allowance(arrays)            # of the directory, and of minidl.json
     if (start := raw.read(4)) != b"PK\3\4":
         raise WeightsError(f"is not a .npz file (it starts with {start!r} instead of {b'PK' + bytes([3, 4])!r}); "
-                           f"{choose_another(kind)}")
+                           f"{common.choose_another(kind)}")
     raw.seek(max(0, raw.seek(0, os.SEEK_END) - _END.size))
     signature, *_, comment = _END.unpack(raw.read(_END.size).rjust(_END.size))
     if signature != b"PK\5\6" or comment:
-        raise WeightsError(f"is truncated or has bytes after its end; {choose_another(kind)}")
-    meter = Meter(raw, limit, too_much(kind))
+        raise WeightsError(f"is truncated or has bytes after its end; {common.choose_another(kind)}")
+    meter = Meter(raw, limit, common.too_much(kind))
     try:
         with zipfile.ZipFile(meter) as archive:
             meter.left = sys.maxsize       # below, no more is read of a member than it may have
@@ -91,10 +80,10 @@ class Npz(File[zipfile.ZipInfo]):
         self.archive = archive
         known = {entry.filename: entry for entry in archive.infolist()}
         if _METADATA not in known or known[_METADATA].header_offset:
-            raise WeightsError(f"does not begin with {_METADATA}; {choose_another(kind)}")
+            raise WeightsError(f"does not begin with {_METADATA}; {common.choose_another(kind)}")
         if known[_METADATA].file_size > limit or not _is_plain(known[_METADATA]):
-            raise WeightsError(too_much(kind))
-        super().__init__(*of_text(kind, archive.read(_METADATA).decode("utf-8", "backslashreplace")))
+            raise WeightsError(common.too_much(kind))
+        super().__init__(*common.of_text(kind, archive.read(_METADATA).decode("utf-8", "backslashreplace")))
 
     def listing(self, own: Mapping[str, np.ndarray]) -> Iterator[tuple[str, zipfile.ZipInfo]]:
         for entry in self.archive.infolist():
@@ -116,10 +105,11 @@ class Npz(File[zipfile.ZipInfo]):
             return "no plain array"
         shape = tuple(int(n) for n in header[2].replace(",", " ").split())
         if header[1] not in _CODES:
-            return describe(shape, f"of type {header[1]}")
+            return common.describe(shape, f"of type {header[1]}")
         values = entry.file_size - len(start) - length
         wanted = math.prod(shape) * np.dtype(header[1]).itemsize
-        return describe(shape, _CODES[header[1]]) if values == wanted else f"{values} bytes where {wanted} must be"
+        kind = _CODES[header[1]]
+        return common.describe(shape, kind) if values == wanted else f"{values} bytes where {wanted} must be"
 
     def values(self, entry: zipfile.ZipInfo, like: np.ndarray) -> np.ndarray:
         with self.archive.open(entry) as member:

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from ...nn.table import Summary
-from .figures import (
-    DARK,
-    LIGHT,
-    MAX_COUNTED_CLASSES,
-    MAX_NAMED_CLASSES,
-    Theme,
-    filters_caption,
-    filters_mosaic,
-    is_number,
-    panels,
-    short,
-)
+from . import figures
 from .svg import MAX_SERIES, WIDTH, bars, chart, png, ridges, scatter, series
+
+T = TypeVar("T")
 
 MAX_PAIRS = 10                             # of classes that are most often mistaken
 MAX_SHOWN = 200                            # characters of a setting
@@ -200,34 +191,40 @@ def page(run: Run, live: int = 0) -> str:
     known = {name: about[name] for name in (*ORIGIN, "code", *MACHINE) if about.get(name) is not None}
     sections = [
         ("Loss", _losses(run), ""), ("Error", _errors(run), ""),
-        *((short(name.replace("_", " ")).capitalize(), _metric(run, name), "") for name in panels(run.metrics)
+        *((figures.short(name.replace("_", " ")).capitalize(), _metric(run, name), "")
+          for name in figures.panels(run.metrics)
           if name not in ("loss", "accuracy", "lr")),
         ("Learning rate", _rates(run), ""),
         ("Speed", _time(run, "images_per_second", "training images per second"), ""),
         ("Time", _time(run, "seconds", "seconds, with evaluation"), ""),
         ("Gradients", _norms(run, "gradients", "norm of the gradient"), ""),
         ("Updates", _norms(run, "updates", "update / weight"), ""),
-        ("Confusion matrix", _confusion(run.answers), ""), ("Classes", _classes(run.answers), ""),
-        ("Most frequent mistakes", _mistaken(run.answers), ""),
-        ("First layer's filters", _filters(run.filters), ""),
-        ("Predictions", _scatter(run.numbers), ""), ("Residuals", _residuals(run.numbers), ""),
+        ("Confusion matrix", _of(run.answers, _confusion), ""), ("Classes", _of(run.answers, _classes), ""),
+        ("Most frequent mistakes", _of(run.answers, _mistaken), ""),
+        ("First layer's filters", _of(run.filters, _filters), ""),
+        ("Predictions", _of(run.numbers, _scatter), ""), ("Residuals", _of(run.numbers, _residuals), ""),
         ("Layers", _layers(run), "wide"),
         ("Weights over the epochs", _ridges(run, "weights", "weight"), "wide"),
         ("Updates of an epoch's first step", _ridges(run, "updates", "update"), "wide"),
-        ("Right and wrong", _mistakes(run.answers), "wide"),
-        ("Test images and answers", _beside(run.pairs), "wide"),
+        ("Right and wrong", _of(run.answers, _mistakes), "wide"),
+        ("Test images and answers", _of(run.pairs, _beside), "wide"),
         ("Where a step's time goes", _profile(run.profile), "wide"),
         ("Settings", _settings(settings), ""), ("Run and machine", _table(known), ""),
         ("Epochs", _epochs(run), "wide")]
     return document(title, sections, (*run.notes, *_ended(run)), _facts(run), live)
 
 
+def _of(part: T | None, drawn: Callable[[T], str]) -> str:
+    """The section of what may not be known of a run."""
+    return "" if part is None else drawn(part)
+
+
 def document(title: str, sections: Iterable[tuple[str, str, str]], notes: Iterable[str] = (),
              facts: Iterable[tuple[str, str]] = (), live: int = 0) -> str:
     """A page of sections (title, HTML, class); those without content are left out."""
-    title = escape(short(title, MAX_SHOWN))
+    title = escape(figures.short(title, MAX_SHOWN))
     return PAGE.substitute(
-        title=title, light=variables(LIGHT, 0), dark=variables(DARK, 1),
+        title=title, light=variables(figures.LIGHT, 0), dark=variables(figures.DARK, 1),
         colours="\n".join(f".{name} {{ stroke: var(--{name}); color: var(--{name}) }} .area.{name} {{ fill: "
                           f"var(--{name}) }}" for name in (*(f"s{i}" for i in range(MAX_SERIES)), "train", "test",
                                                             "own")),
@@ -238,7 +235,7 @@ def document(title: str, sections: Iterable[tuple[str, str, str]], notes: Iterab
                            for name, content, kind in sections if content))
 
 
-def variables(theme: Theme, column: int) -> str:
+def variables(theme: figures.Theme, column: int) -> str:
     """The page's variables of a theme."""
     named = {"ink": theme.ink, "faint": theme.faint, "line": theme.line, "paper": theme.paper,
              "train": theme.series["train"], "test": theme.series["test"], "own": theme.series[""],
@@ -252,9 +249,10 @@ def overlay(folder: str, runs: Mapping[str, Run], table: tuple[Sequence[str], Se
     drawn = []
     for key in dict.fromkeys(key for run in runs.values() for m in run.metrics for key in m
                              if key.startswith(("test_", "train_"))):
-        lines = [series(short(name, 30), f"s{i}", *_of_epochs(run, key)) for i, (name, run) in enumerate(some)]
+        lines = [series(figures.short(name, 30), f"s{i}", *_of_epochs(run, key)) for i, (name, run) in enumerate(some)]
         name = key.replace("_", " ")
-        drawn.append((short(name).capitalize(), chart(lines, "epoch", short(name, 28), log=key.endswith("loss")), ""))
+        drawn.append((figures.short(name).capitalize(),
+                      chart(lines, "epoch", figures.short(name, 28), log=key.endswith("loss")), ""))
     notes = [f"Curves are those of the first {MAX_SERIES} of {len(runs)} runs."] if len(runs) > MAX_SERIES else []
     return document(folder, [("Runs", number_table(*table), "wide"), *drawn], notes)
 
@@ -270,7 +268,7 @@ def best(run: Run) -> tuple[int, str] | None:
 
 
 def _finite(value: object) -> bool:
-    return is_number(value) and math.isfinite(value)   # type: ignore[arg-type]  # a number
+    return figures.is_number(value) and math.isfinite(value)   # type: ignore[arg-type]  # a number
 
 
 def _facts(run: Run) -> Iterable[tuple[str, str]]:
@@ -281,16 +279,16 @@ def _facts(run: Run) -> Iterable[tuple[str, str]]:
         yield (f"best {found[1].replace('_', ' ')}, epoch {found[0] + 1}",
                f"{100 * value:.2f} %" if found[1] == "test_accuracy" else f"{value:.4g}")
     for name, label in (("test_accuracy", "test accuracy"), ("train_accuracy", "training accuracy")):
-        if is_number(last.get(name)):
+        if figures.is_number(last.get(name)):
             yield label, f"{100 * last[name]:.2f} %"
-    if is_number(last.get("test_loss")):
+    if figures.is_number(last.get("test_loss")):
         yield "test loss", f"{last['test_loss']:.4g}"
     asked = run.config.get("epochs")
-    yield "epochs", f"{len(run.metrics)} of {asked}" if is_number(asked) else str(len(run.metrics))
-    seconds = [epoch["seconds"] for epoch in run.metrics if is_number(epoch.get("seconds"))]
+    yield "epochs", f"{len(run.metrics)} of {asked}" if figures.is_number(asked) else str(len(run.metrics))
+    seconds = [epoch["seconds"] for epoch in run.metrics if figures.is_number(epoch.get("seconds"))]
     if seconds:
         yield "time", f"{sum(seconds):.1f} s"
-    if is_number(last.get("images_per_second")):
+    if figures.is_number(last.get("images_per_second")):
         yield "training speed, last epoch", f"{last['images_per_second']:,.0f} images/s"
     if run.layers:
         yield "parameters", f"{run.layers.parameters:,}"
@@ -308,7 +306,7 @@ def _of_steps(run: Run, name: str) -> tuple[list[Any], list[Any]]:
     """(steps, values) of all epochs."""
     lines = [line for line in run.statistics if isinstance(line.get("step"), list) and isinstance(line.get(name), list)]
     pairs = [pair for line in lines for pair in zip(line["step"], line[name])
-             if all(each is None or is_number(each) for each in pair) and pair[0] is not None]
+             if all(each is None or figures.is_number(each) for each in pair) and pair[0] is not None]
     return [step for step, _ in pairs], [value for _, value in pairs]
 
 
@@ -365,9 +363,9 @@ def _errors(run: Run) -> str:
 def _metric(run: Run, name: str, log: bool = False) -> str:
     scale, of = (100.0, " (%)") if name.endswith("accuracy") else (1.0, "")
     names = {"train": f"train_{name}", "test": f"test_{name}", "": name}
-    lines = [series({"train": "training", "": short(name)}.get(which, which), which or "own",
-                    *_of_epochs(run, names[which], scale=scale)) for which in panels(run.metrics).get(name, {})]
-    return chart(lines, "epoch", short(name.replace("_", " "), 28) + of, log=log,
+    lines = [series({"train": "training", "": figures.short(name)}.get(which, which), which or "own",
+                    *_of_epochs(run, names[which], scale=scale)) for which in figures.panels(run.metrics).get(name, {})]
+    return chart(lines, "epoch", figures.short(name.replace("_", " "), 28) + of, log=log,
                  mark=_mark(run))
 
 
@@ -389,10 +387,10 @@ def _norms(run: Run, kind: str, label: str) -> str:
     lines = []
     for i, name in enumerate(names):
         found = [(line["epoch"], _dict(line, kind)[name]) for line in run.statistics
-                 if name in _dict(line, kind) and is_number(line.get("epoch"))]
+                 if name in _dict(line, kind) and figures.is_number(line.get("epoch"))]
         values = [value.get("share") if isinstance(value, dict) else value for _, value in found]
-        lines.append(series(short(name, 30), f"s{i}", [epoch for epoch, _ in found],
-                            [value if is_number(value) else None for value in values]))
+        lines.append(series(figures.short(name, 30), f"s{i}", [epoch for epoch, _ in found],
+                            [value if figures.is_number(value) else None for value in values]))
     return chart(lines, "epoch (its first step)", label, log=True)
 
 
@@ -414,10 +412,10 @@ def _ridges(run: Run, kind: str, label: str) -> str:
     for name in names:
         rows = [(str(line["epoch"]), h["counts"], h["low"], h["high"]) for line in run.statistics
                 if isinstance(h := _dict(line, kind).get(name), dict) and isinstance(h.get("counts"), list)
-                and _finite(h.get("low")) and _finite(h.get("high")) and all(map(is_number, h["counts"]))]
+                and _finite(h.get("low")) and _finite(h.get("high")) and all(map(figures.is_number, h["counts"]))]
         if rows:
-            drawn.append(f'<div><h3>{escape(short(name, 40))}</h3>{ridges(_some(rows, MAX_RIDGES), label, "epoch")}'
-                         '</div>')
+            drawn.append(f'<div><h3>{escape(figures.short(name, 40))}</h3>'
+                         f'{ridges(_some(rows, MAX_RIDGES), label, "epoch")}</div>')
     return f'<div class="small">{"".join(drawn)}</div>' if drawn else ""
 
 
@@ -449,16 +447,16 @@ def number_table(head: Sequence[str], lines: Iterable[Sequence[str]], marked: in
     return f'<div class="scroll" tabindex="0"><table class="numbers"><tr>{top}</tr>{body}</table></div>'
 
 
-def _filters(weights: np.ndarray | None) -> str:
-    if weights is None or weights.ndim != 4 or not weights.size:
+def _filters(weights: np.ndarray) -> str:
+    if weights.ndim != 4 or not weights.size:
         return ""
-    shown, mosaic = filters_mosaic(weights)
+    shown, mosaic = figures.filters_mosaic(weights)
     height, width = mosaic.shape[:2]
     scale = min(388 / width, 70 / 52)                  # a tile is 48 pixels and a gap, in the mosaic
     return (f'<figure><svg viewBox="0 0 400 {height * scale:.0f}" role="img" aria-label="filters"><image href="'
             f'{png(np.round(255 * mosaic).astype(np.uint8))}" width="{width * scale:.0f}" '
             f'height="{height * scale:.0f}"/></svg></figure><p class="faint">'
-            f'{escape(filters_caption(weights, shown).replace(chr(10), "; "))}</p>')
+            f'{escape(figures.filters_caption(weights, shown).replace(chr(10), "; "))}</p>')
 
 
 def _profile(found: Mapping[str, Any]) -> str:
@@ -467,21 +465,19 @@ def _profile(found: Mapping[str, Any]) -> str:
     from ...lab.profile import HEAD, cells
 
     table = number_table(HEAD, cells(found["rows"], found["limits"]))
-    return f'<p class="faint">{escape(short(found["title"], MAX_SHOWN))}</p>' + (
+    return f'<p class="faint">{escape(figures.short(found["title"], MAX_SHOWN))}</p>' + (
         table if len(found["rows"]) <= 2 * MAX_OPEN else folded(f'{len(found["rows"])} calls', table))
 
 
 # ---------------------------------------------------------------- answers
-def _confusion(answers: Answers | None) -> str:
-    if answers is None:
-        return ""
+def _confusion(answers: Answers) -> str:
     counts, k = answers.counts, len(answers.counts)
     shares = np.sqrt(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
     pixels = np.empty((k, k, 4), np.uint8)
     pixels[..., :3] = [int(PALETTE[0][0][i:i + 2], 16) for i in (1, 3, 5)]
     pixels[..., 3] = np.round(255 * shares)
-    every = -(-k // MAX_NAMED_CLASSES)
-    names = [short(name, 12) for name in answers.classes]
+    every = -(-k // figures.MAX_NAMED_CLASSES)
+    names = [figures.short(name, 12) for name in answers.classes]
     left = 36 + 6.6 * max(map(len, names[::every]))
     side = WIDTH - 6 - left
     cell, foot = side / k, 12 + side
@@ -491,7 +487,7 @@ def _confusion(answers: Answers | None) -> str:
         parts.append(f'<text x="{left - 5:.1f}" y="{at + 16:.1f}" text-anchor="end">{escape(names[i])}</text>'
                      f'<text transform="translate({left + at + 4:.1f} {foot + 6:.1f}) rotate(-90)" text-anchor="end">'
                      f'{escape(names[i])}</text>')
-    if k <= MAX_COUNTED_CLASSES:
+    if k <= figures.MAX_COUNTED_CLASSES:
         parts += [f'<text class="count{" in" if shares[row, column] > 0.8 else ""}" y="{(row + 0.5) * cell + 16:.0f}" '
                   f'x="{left + (column + 0.5) * cell:.0f}" text-anchor="middle">{_short_count(int(count))}</text>'
                   for (row, column), count in np.ndenumerate(counts) if count]
@@ -508,24 +504,20 @@ def _short_count(count: int) -> str:
     return str(count) if count < 10_000 else f"{count / 1000:.0f}k" if count < 1_000_000 else f"{count / 1e6:.0f}M"
 
 
-def _classes(answers: Answers | None) -> str:
+def _classes(answers: Answers) -> str:
     """For each class: how many there are, and how many of them, and of those predicted as it, are right."""
-    if answers is None:
-        return ""
     right, true, called = np.diag(answers.counts), answers.counts.sum(axis=1), answers.counts.sum(axis=0)
 
     def share(part: np.integer, whole: np.integer) -> str:
         return f"{100 * part / whole:.1f}" if whole else "none"
-    lines = [[short(name, 40), f"{true[i]:,}", share(right[i], called[i]), share(right[i], true[i]),
+    lines = [[figures.short(name, 40), f"{true[i]:,}", share(right[i], called[i]), share(right[i], true[i]),
               share(2 * right[i], true[i] + called[i])] for i, name in enumerate(answers.classes)]
     lines.append(["all", f"{true.sum():,}", "", share(right.sum(), true.sum()), ""])
     table = number_table(["class", answers.items, "precision (%)", "recall (%)", "F1 (%)"], lines)
-    return table if len(lines) <= 2 * MAX_NAMED_CLASSES else folded(f"{len(lines) - 1} classes", table)
+    return table if len(lines) <= 2 * figures.MAX_NAMED_CLASSES else folded(f"{len(lines) - 1} classes", table)
 
 
-def _scatter(numbers: Numbers | None) -> str:
-    if numbers is None:
-        return ""
+def _scatter(numbers: Numbers) -> str:
     y, p = (each.ravel() for each in numbers)
     spread = float(((y - y.mean()) ** 2).sum())
     error = float(((y - p) ** 2).mean())
@@ -536,16 +528,14 @@ def _scatter(numbers: Numbers | None) -> str:
         f'<p class="faint">{told}, over {y.size:,} values. The dashed line: prediction = target.</p>')
 
 
-def _residuals(numbers: Numbers | None) -> str:
-    if numbers is None:
-        return ""
+def _residuals(numbers: Numbers) -> str:
     rest = (numbers.predictions - numbers.targets).ravel()
     counts, edges = np.histogram(rest, 30)
     return bars(counts.tolist(), float(edges[0]), float(edges[-1]), "prediction - target", "test values")
 
 
-def _beside(pairs: Pairs | None) -> str:
-    if pairs is None or not pairs.rows:
+def _beside(pairs: Pairs) -> str:
+    if not pairs.rows:
         return ""
     among = len(pairs.rows) * len(pairs.columns)
     rows = "".join(f'<li>{"".join(_image(image, name, among) for image, name in zip(images, pairs.columns))}'
@@ -578,16 +568,14 @@ def _shown(value: object) -> str:
     """A value of config.json, as a reader writes it."""
     if isinstance(value, bool) or value is None:
         return "not given" if value is None else "yes" if value else "no"
-    return short(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), MAX_SHOWN)
+    return figures.short(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), MAX_SHOWN)
 
 
-def _mistaken(answers: Answers | None) -> str:
+def _mistaken(answers: Answers) -> str:
     """The classes that are most often mistaken, which a large matrix does not tell."""
-    if answers is None:
-        return ""
     wrong = answers.counts * (1 - np.eye(len(answers.counts), dtype=int))
     most = np.argsort(-wrong, axis=None, kind="stable")[:MAX_PAIRS]
-    name = [escape(short(name, 40)) for name in answers.classes]
+    name = [escape(figures.short(name, 40)) for name in answers.classes]
     rows = [f'<tr><td>{name[label]}</td><td>{name[prediction]}</td><td>{wrong[label, prediction]}</td>'
             f'<td>{100 * wrong[label, prediction] / answers.counts[label].sum():.1f} %</td></tr>'
             for label, prediction in zip(*np.unravel_index(most, wrong.shape)) if wrong[label, prediction]]
@@ -595,14 +583,12 @@ def _mistaken(answers: Answers | None) -> str:
             f'<th>of the class</th></tr>{"".join(rows)}</table>') if rows else "<p>There is no mistake.</p>"
 
 
-def _mistakes(answers: Answers | None) -> str:
-    if answers is None:
-        return ""
+def _mistakes(answers: Answers) -> str:
     right, count = int(np.trace(answers.counts)), int(answers.counts.sum())
     counted = f"{right:,} of {count:,} test {answers.items} are right, {count - right:,} are wrong."
     if not any(mistake.image is not None for mistake in answers.worst):        # of rows, and of pixels
         return f'<p class="faint">{counted}</p>'
-    name = [escape(short(name, 40)) for name in answers.classes]
+    name = [escape(figures.short(name, 40)) for name in answers.classes]
     among = len(answers.worst)
     items = (f'<li>{_image(mistake.image, "test image", among)}<span>is <b class="train">{name[mistake.label]}</b> '
              f'{_percent(mistake.of_label)}</span><span>predicted <b class="test">{name[mistake.prediction]}</b> '
@@ -629,8 +615,8 @@ def _image(image: np.ndarray | None, name: str, among: int) -> str:
 
 def _epochs(run: Run) -> str:
     names = [name for name in dict.fromkeys(name for epoch in run.metrics for name in epoch)
-             if any(is_number(epoch.get(name)) for epoch in run.metrics)]
-    lines = [[f"{v:.5g}" if is_number(v := epoch.get(name)) else "" for name in names] for epoch in run.metrics]
+             if any(figures.is_number(epoch.get(name)) for epoch in run.metrics)]
+    lines = [[f"{v:.5g}" if figures.is_number(v := epoch.get(name)) else "" for name in names] for epoch in run.metrics]
     found = best(run)
     table = number_table([name.replace("_", " ") for name in names], lines, found[0] if found else -1)
     return "" if not lines else table if len(lines) <= MAX_OPEN else folded(f"{len(lines)} epochs", table)

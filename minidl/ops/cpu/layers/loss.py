@@ -12,13 +12,10 @@ from .activation import log_softmax
 __all__ = ["check_labels", "cross_entropy", "cross_entropy_grad_x", "update_metrics"]
 
 
-UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-
-
 def check_labels(labels: Array, classes: int, what: str = "cross_entropy: label", of: str = "classes") -> None:
     """Refuse a label that is not a class."""
     # read as unsigned, a negative label is larger than any class: one check instead of two
-    if labels.size and labels.view(UNSIGNED[labels.itemsize]).max() >= classes:
+    if labels.size and labels.view(f"u{labels.itemsize}").max() >= classes:
         at = int(np.argmax((labels < 0) | (labels >= classes)))
         raise ValueError(f"{what} {labels[at]} at position {at} is out of range for {classes} {of}; "
                          f"{what.split()[-1]}s must be 0 to {classes - 1}")
