@@ -122,7 +122,10 @@ def set_tensors(model: Module, arrays: dict[str, np.ndarray]) -> None:
 
 
 def _tensors(run: _Plain) -> dict[str, dict[str, np.ndarray]]:
-    return {part: {name: t.numpy() for name, t in module.named_tensors()} for part, module in run.modules.items()}
+    """The modules' arrays by name. Those of a loss are views: it may share Tensors with the model, and a file holds an
+    object that is given twice under its first name alone."""
+    return {part: {name: t.numpy() if part == "model" else t.numpy()[...] for name, t in module.named_tensors()}
+            for part, module in run.modules.items()}
 
 
 def _tell_names(run: _Plain, callbacks: Callbacks) -> None:

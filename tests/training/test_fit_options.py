@@ -75,10 +75,11 @@ def of_two(outputs: Any, targets: Any) -> Tensor:
 
 
 class Scaled(nn.Module):
-    """A loss that is trained, with a running mean and dropout of its own."""
+    """A loss that is trained, with a running mean and dropout of its own; it may share a layer with the net."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: nn.Module | None = None) -> None:
         super().__init__()
+        self.shared = shared
         self.scale, self.norm, self.drop = Tensor([1.0], requires_grad=True), nn.BatchNorm1d(3), nn.Dropout(0.2)
         self.to(dtype="float64")
 
@@ -794,7 +795,7 @@ def median(outputs: Any, targets: Any) -> float:
 OPTIONS: dict[str, dict[str, Any]] = {
     "accumulate": {"accumulate": 4}, "clip": {"clip": 0.05}, "both": {"accumulate": 2, "clip": 0.05},
     "weights": {"loss": per_image, "accumulate": 2}, "whole set": {"metrics": {"median": WholeSet(median)}},
-    "early stop": {}, "trained loss": {}, "several": {"loss": of_two, "accumulate": 2, "clip": 0.1}}
+    "early stop": {}, "trained loss": {}, "shared": {}, "several": {"loss": of_two, "accumulate": 2, "clip": 0.1}}
 
 
 @both
@@ -807,9 +808,10 @@ def test_a_run_that_goes_on_ends_in_the_same_bits(case: str, late: bool, compile
         parts = several(False) if case == "several" else arrays()
         if case == "weights":
             parts = *parts, np.random.default_rng(1).random(COUNT)
-        loss = Scaled()
-        own: dict[str, Any] = {"loss": loss} if case == "trained loss" else OPTIONS[case]
-        optimizer = optim.Adam([*model.parameters(), *(loss.parameters() if own.get("loss") is loss else ())], 0.05)
+        loss = Scaled(model[3] if case == "shared" else None)
+        own: dict[str, Any] = {"loss": loss} if case in ("trained loss", "shared") else OPTIONS[case]
+        trained = [loss.scale, *loss.norm.parameters()] if own.get("loss") is loss else []
+        optimizer = optim.Adam([*model.parameters(), *trained], 0.05)
         stop = EarlyStop(patience=2, better_by=0.5 if case == "early stop" else 0.0)
         history = fit(model, optimizer, loader(*parts, shuffle=True, seed=1), loader(*parts), epochs=5,
                       compiled=compiled, checkpoints=tmp_path / folder, callbacks=[stop, *more],
