@@ -74,10 +74,12 @@ class EarlyStop(Judge):
     [False, False, False, False, False, True]
     """
 
+    _loaded = False                        # pickles of earlier versions do not have it
+
     def __init__(self, metric: str = "test_loss", patience: int = 3, mode: str | None = None, better_by: float = 0.0):
         if not is_int(patience, 1):
             raise ValueError(f"EarlyStop: patience is {patience!r} but must be an int of at least 1")
-        self.patience, self.better_by, self.waited, self._loaded = patience, better_by, 0, False
+        self.patience, self.better_by, self.waited = patience, better_by, 0
         super().__init__(metric, mode)
 
     def on_train_begin(self) -> None:

@@ -8,7 +8,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import islice
 from typing import Any, overload
 
@@ -226,15 +226,10 @@ def _evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def training(modules: Iterable[nn.Module]) -> Iterator[None]:
+def training(model: nn.Module) -> AbstractContextManager[object]:
     """A model in training stays as it is: its layers in evaluation are meant to be so. A model in evaluation is
-    switched as a whole. So is a loss."""
-    with ExitStack() as stack:
-        for each in modules:
-            if not each.training:
-                stack.enter_context(switched(each, True))
-        yield
+    switched as a whole. A loss has its own mode: it may be a net that only measures."""
+    return nullcontext() if model.training else switched(model, True)
 
 
 def _means(totals: list[float], count: int, classes: bool, functions: Mapping[str, Function]) -> dict[str, float]:
@@ -290,8 +285,8 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
     the training ends with the same bits as one that was not interrupted.
 
     Each layer is left in the mode in which it was. A layer in evaluation stays so while the net trains; a net that is
-    itself in evaluation trains as a whole. A loss that is a Module is treated like the net: checkpoints hold its state,
-    and it is in evaluation while the test set is evaluated.
+    itself in evaluation trains as a whole. A loss that is a Module stays in its mode while the net trains, and is in
+    evaluation while the test set is evaluated; checkpoints hold its state, too.
 
     Processes that `mpiexec -n` has started together divide the images of each step and of the evaluation among them.
     Losses and weights are those of one process with the same batches, up to rounding. Only rank 0 calls the callbacks
@@ -566,7 +561,7 @@ class _Compiled(_Plain):
         before: on a GPU, replaying gives other bits than recording."""
         steps = list(self.groups(self.batches.sizes))
         done = [*steps * min(2, place.epoch), *steps[:place.batch]]
-        with training(self.modules.values()):
+        with training(self.model):
             for step in dict.fromkeys(done):
                 iter(self.batches)
                 for _ in range(min(2, done.count(step))):
@@ -597,7 +592,7 @@ class _Fit:
         with self.checkpoints.signals() if self.checkpoints else nullcontext():
             while place.epoch < self.epochs and not (place.stopped and not place.ended):
                 begin = time.perf_counter()
-                with training(self.steps.modules.values()):
+                with training(self.steps.model):
                     seen = self.train()
                 trained = time.perf_counter() - begin
                 self.finish(begin, seen / max(trained, 1e-9))

@@ -162,7 +162,7 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
     """
     _tell_names(run, callbacks)
     like = {**_tensors(run), "callbacks": callbacks.state_dict(), "optimizer": examples(run.optimizer)}
-    constant = "loss" in run.modules and not list(run.modules["loss"].parameters())
+    constant = not outside(run.optimizer, {"model": run.model})        # a loss that no step changes
     optional = ("optimizer.", *["loss."] * constant)   # files of earlier versions have no loss
     state = by_first(lambda: read_newest(path, like, optional))
     place = _place(state, run, path)

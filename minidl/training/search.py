@@ -60,7 +60,7 @@ def find_rate(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoad
                          "ratio to it; set any")
     batches, rates, losses, average = _endless(copy.copy(train)), [], [], 0.0
     modules = modules_of(model, loss)
-    with _restored(optimizer, modules), training(modules.values()):
+    with _restored(optimizer, modules), training(model):
         shares = [group["lr"] / optimizer.groups[0]["lr"] for group in optimizer.groups]
         for step, rate in enumerate(np.geomspace(low, high, steps).tolist(), 1):
             for group, share in zip(optimizer.groups, shares, strict=True):

@@ -118,6 +118,8 @@ def test_a_stop_begins_anew_with_each_training(tmp_path: Path) -> None:
     assert [epochs(stop) for _ in range(3)] == [4, 4, 4]
     stop.load_state_dict({**stop.state_dict(), "waited": 1})
     assert [epochs(stop) for _ in range(2)] == [2, 4]
+    vars(stop).pop("_loaded", None)                    # as a pickle of an earlier version
+    assert epochs(stop) == 4
     goes_on: dict[str, Any] = {"checkpoints": tmp_path / "a", "resume": True}
     assert [epochs(EarlyStop(patience=3), most=most, **goes_on) for most in (3, 9)] == [3, 4]
     best, plateau = SaveBest(model, tmp_path / "best.h5", "test_loss"), optim.Plateau(optimizer, patience=4)
@@ -842,6 +844,23 @@ def test_a_loss_that_is_a_module_does_not_learn_from_the_test_set(compiled: bool
     assert learned(evaluate, batches=loader(x, y)) == after
 
 
+@both
+def test_a_loss_in_evaluation_stays_so_while_the_net_trains(compiled: bool) -> None:
+    """As a net that only measures. A net in evaluation trains as a whole."""
+    model, loss, (x, y), seen = net().eval(), Scaled(), arrays(), set()
+
+    def watched(outputs: Tensor, labels: Tensor) -> Tensor:
+        seen.add((model.training, loss.training, loss.norm.training))
+        return Scaled.forward(loss, outputs, labels)
+    loss.requires_grad_(False).eval().forward = watched  # type: ignore[method-assign]
+    before, optimizer = weights(loss), optim.SGD(model.parameters(), 0.1)
+    find_rate(model, optimizer, loader(x, y), steps=10, loss=loss)
+    assert seen == {(True, False, False)}
+    fit(model, optimizer, loader(x, y), loader(x, y), epochs=1, loss=loss, compiled=compiled, **QUIET)
+    assert seen == {(True, False, False), (False, False, False)}
+    assert (weights(loss), model.training, loss.training) == (before, False, False)
+
+
 def test_what_a_checkpoint_would_not_hold_is_refused(tmp_path: Path) -> None:
     """A parameter that began anew after it, with the momentum of before."""
     model, (x, y), s = net(), arrays(), Tensor(np.zeros(1), requires_grad=True)
@@ -860,9 +879,11 @@ def test_what_a_checkpoint_would_not_hold_is_refused(tmp_path: Path) -> None:
             run(own, s, **options)
     run(ops.cross_entropy, checkpoints=tmp_path / "old")               # as files of earlier versions, with no loss
     constant, trained = nn.CrossEntropyLoss(weight=Tensor(np.array([1.0, 2.0, 3.0]))), Scaled()
+    run(trained, resume=tmp_path / "old")              # which no step trains
+    run(Scaled(model[3]), resume=tmp_path / "old")     # of which the file has what is trained
     run(constant, checkpoints=tmp_path / "old", resume=True)
     with pytest.raises(ValueError, match=r"does not fit this training: .*'loss.scale' is .* here but missing in the f"):
-        run(trained, resume=tmp_path / "old")
+        run(trained, trained.scale, resume=tmp_path / "old")
 
 
 def test_a_run_goes_on_with_as_many_batches_to_a_step(tmp_path: Path) -> None:
