@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..core.tensor import Tensor
     from .optimizer import Optimizer
 
-OURS = "groups", "numbers", "_kept", "_names"          # the attributes of minidl's own optimizers
+OURS = "groups", "numbers", "_kept", "_names", "optimizers"            # the attributes of minidl's own optimizers
 PLAIN = bool, int, float, str, np.generic, NoneType    # what a state holds of a subclass's attributes
 
 
@@ -34,35 +34,41 @@ def examples(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def state_of(optimizer: Optimizer) -> dict[str, Any]:
-    """As `Optimizer.state_dict`. Raises TypeError for a subclass that keeps more than its base but has no state_dict.
-    """
-    kind, own = type(optimizer), _own(optimizer)
-    more = [name for name in vars(optimizer) if name not in (*OURS, *own)]
-    if more and kind.state_dict.__module__ == f"{__package__}.optimizer":
-        base = next(each for each in kind.__mro__ if each.__module__.startswith(f"{__package__}."))
-        raise TypeError(f"{kind.__name__}.state_dict: holds what {base.__name__} keeps but not {', '.join(more)}; "
-                        "define state_dict and load_state_dict that hold them too")
+    """As `Optimizer.state_dict`."""
+    own = own_of(optimizer)
 
     def copy(name: str, p: Tensor) -> np.ndarray | None:
         held = optimizer._kept[name].get(p)
         return None if held is None else np.array(to_numpy(held))
 
-    return {"groups": [{**facts, **({"own": own} if own else {}), **{name: group[name] for name in optimizer.numbers},
+    return {"groups": [{**facts, **own, **{name: group[name] for name in optimizer.numbers},
                         **{name: [copy(name, p) for p in group["params"]] for name in optimizer.kept}}
                        for facts, group in zip(facts_of(optimizer), optimizer.groups, strict=True)]}
 
 
-def _own(optimizer: Optimizer) -> dict[str, Any]:
-    """The numbers, texts and flags of a subclass, which may count its steps."""
-    return {name: value for name, value in vars(optimizer).items()
-            if name not in OURS and isinstance(value, PLAIN)}
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.startswith(f"{__package__}.")
 
 
-def _may_be_own(optimizer: Optimizer, own: object) -> bool:
-    """Whether a subclass has such attributes, of its own or of its class: a file is not to set others."""
+def own_of(optimizer: Optimizer) -> dict[str, dict[str, Any]]:
+    """{"own": the numbers, texts and flags of a subclass, which may count its steps}, or nothing if it has none. Raises
+    TypeError for a subclass that keeps more than these and its base does, but has no state_dict."""
+    kind, more = type(optimizer), {name: value for name, value in vars(optimizer).items() if name not in OURS}
+    own = {name: value for name, value in more.items() if isinstance(value, PLAIN)}
+    if left := [name for name in more if name not in own and kind.state_dict.__module__.startswith(f"{__package__}.")]:
+        base = next(each for each in kind.__mro__ if _is_ours(each))
+        raise TypeError(f"{kind.__name__}.state_dict: holds what {base.__name__} keeps but not {', '.join(left)}; "
+                        "define state_dict and load_state_dict that hold them too")
+    return {"own": own} if own else {}
+
+
+def may_be_own(optimizer: Optimizer, own: object) -> bool:
+    """Whether a subclass may have such attributes: a file is not to set its methods, nor what minidl's own have. One
+    that is missing may be made by its `step`."""
+    missing = PLAIN if _is_ours(type(optimizer)) else None
     return isinstance(own, Mapping) and all(
         isinstance(name, str) and name[:2] != "__" and isinstance(value, PLAIN)
-        and isinstance(getattr_static(optimizer, name, PLAIN), PLAIN) for name, value in own.items())
+        and isinstance(getattr_static(optimizer, name, missing), PLAIN) for name, value in own.items())
 
 
 def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
@@ -83,7 +89,7 @@ def _groups_of(optimizer: Optimizer, state: Mapping[str, Any]) -> tuple[list[Map
         groups = [group for group, _ in matched]
     if not isinstance(groups, list) or not all(
             isinstance(group, Mapping) and {*numbers, *kept} == group.keys() - {*FACTS, "own"}
-            and _may_be_own(optimizer, group.get("own", {}))
+            and may_be_own(optimizer, group.get("own", {}))
             and all(isinstance(group[name], list) for name in kept)
             and all(isinstance(group[name], bool) for name in flags) for group in groups):
         raise ValueError(f"{title}.load_state_dict: the state is a {type(state).__name__} but must be what state_dict "

@@ -13,7 +13,7 @@ from .names import facts_of, in_order
 from .optimizer import Optimizer
 from .rates import Rates, check_rates
 from .sgd import SGD
-from .state import state_of, writer_of
+from .state import may_be_own, own_of, state_of, writer_of
 
 
 class Together(Optimizer):
@@ -66,20 +66,23 @@ class Together(Optimizer):
             each.step(rates and Rates(rates.table[end - len(each.groups):end], rates.position))
 
     def state_dict(self) -> dict[str, Any]:
-        """{"groups": [...]}, the groups of all optimizers."""
+        """{"groups": [...]}, the groups of all optimizers, and as "own" the numbers of a subclass."""
         facts_of(self)                     # refuses names that two optimizers have
-        return {"groups": [group for each in self.optimizers for group in state_of(each)["groups"]]}
+        return {"groups": [group for each in self.optimizers for group in state_of(each)["groups"]], **own_of(self)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with what `state_dict` gave. Raises ValueError for what does not fit; then nothing has changed."""
         groups = state.get("groups") if isinstance(state, Mapping) else None
-        if not isinstance(groups, list) or len(groups) != len(self.groups):
+        own = state.get("own", {}) if isinstance(state, Mapping) else {}
+        if not isinstance(groups, list) or len(groups) != len(self.groups) or not may_be_own(self, own):
             raise ValueError(f"Together.load_state_dict: the state is a {type(state).__name__} but must be what "
                              f"state_dict gave, with {len(self.groups)} groups")
         left = iter([group for group, _ in in_order(self, groups)])
         for write in [writer_of(each, {"groups": list(itertools.islice(left, len(each.groups)))})
                       for each in self.optimizers]:
             write()
+        for name, value in own.items():
+            setattr(self, name, value)
 
 
 def muon_and_adamw(params: Iterable[Tensor], lr: float, momentum: float, weight_decay: float) -> Together:

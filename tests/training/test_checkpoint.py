@@ -837,16 +837,32 @@ def test_an_optimizer_that_keeps_more_than_it_saves_is_refused() -> None:
         def state_dict(self) -> dict[str, Any]:
             return {**super().state_dict(), "means": self.means}
 
+    class Both(optim.Together):
+        means = np.zeros(2)
+
     net = nn.Linear(2, 2)
     with pytest.raises(TypeError, match=r"^Averaged.state_dict: holds what SGD keeps but not means; define state_dict"):
         Averaged(net.parameters(), 0.1).state_dict()
+    both = Both(optim.SGD(net.parameters(), 0.1))
+    assert both.state_dict().keys() == {"groups"}
+    both.means = both.means + 1
+    with pytest.raises(TypeError, match=r"^Both.state_dict: holds what Together keeps but not means; define stat"):
+        both.state_dict()
     assert Saved(net.parameters(), 0.1).state_dict().keys() == {"groups", "means"}
 
 
 def test_numbers_of_a_subclass_go_on() -> None:
-    """A count of steps began anew. They are no more than what the subclass has itself."""
+    """A count of steps began anew. A step may make them; a file sets no method, no number of a group, no list."""
     class Counts(optim.SGD):
         every, done = 5, 0
+
+        def step(self, rates: Any = None) -> None:
+            super().step(rates)
+            self.done += 1
+            self.made = self.done
+
+    class Both(optim.Together):
+        done = 0
 
         def step(self, rates: Any = None) -> None:
             super().step(rates)
@@ -855,20 +871,27 @@ def test_numbers_of_a_subclass_go_on() -> None:
     def made(several: bool) -> tuple[Any, Any]:
         counts = Counts(nn.Linear(2, 2).parameters(), 0.1)
         counts.label = "a"
-        return counts, optim.Together(counts, optim.Adam(nn.Linear(2, 2).parameters())) if several else counts
+        return counts, Both(counts, optim.Adam(nn.Linear(2, 2).parameters())) if several else counts
     for several in (False, True):
         (counts, optimizer), (again, other) = made(several), made(several)
         optimizer.step()
         optimizer.step()
         counts.label = "b"
         other.load_state_dict(optimizer.state_dict())
-        assert (again.done, again.label, again.every) == (2, "b", 5)
-        for wrong in ({"step": 1}, {"lr": 1}, {"__module__": "os"}, {"label": []}, {"other": 1}, {3: 1}, 3):
+        assert (again.done, again.made, again.label, again.every, other.done) == (2, 2, "b", 5, 2)
+        for wrong in ({"step": 1}, {"lr": 1}, {"__module__": "os"}, {"label": []}, {"groups": 1}, {3: 1}, 3):
             state = optimizer.state_dict()
-            state["groups"][0]["own"] = wrong
-            with pytest.raises(ValueError, match=r"^Counts.load_state_dict: the state is a dict but must be what sta"):
-                other.load_state_dict(state)
-    assert "own" not in optim.SGD(nn.Linear(2, 2).parameters(), 0.1).state_dict()["groups"][0]
+            for where, kind in ((state["groups"][0], "Counts"), *[(state, "Together")] * several):
+                where["own"] = wrong
+                with pytest.raises(ValueError, match=rf"^{kind}.load_state_dict: the state is a dict but must be what"):
+                    other.load_state_dict(state)
+                del where["own"]
+    plain = optim.SGD(nn.Linear(2, 2).parameters(), 0.1)
+    state = plain.state_dict()
+    assert "own" not in state["groups"][0]
+    state["groups"][0]["own"] = {"other": 1}
+    with pytest.raises(ValueError, match=r"^SGD.load_state_dict: the state is a dict but must be what state_dict gave"):
+        plain.load_state_dict(state)
 
 
 def test_a_checkpoint_of_broken_numbers_is_not_written(tmp_path: Path) -> None:
