@@ -43,9 +43,9 @@ PLANTS: dict[str, Plant] = {
     # facts
     "attributes of Modules not guarded": Plant("minidl.compiler.reads.facts:_Noted.changed",
                                                "in self.watched.values()", "in ()"),
-    "requires_grad not guarded": Plant("minidl.compiler.reads.facts:Facts.flags",
+    "requires_grad not guarded": Plant("minidl.compiler.reads.facts:Facts.tensor",
                                        "self._note(\"$0.requires_grad\", (t,), t.requires_grad, what)", "pass"),
-    "rebound data not guarded": Plant("minidl.compiler.reads.facts:Facts.flags",
+    "rebound data not guarded": Plant("minidl.compiler.reads.facts:Facts.tensor",
                                       "self._note(\"$0._data\", (t,), t._data, what)", "pass"),
     "presence of a gradient not guarded": Plant("minidl.compiler.reads.facts:Facts.gradient",
                                                 "self.gradients.append", "bool"),

@@ -125,7 +125,8 @@ at_end.append(give_up)
 
 
 class NotCaptured(Exception):
-    """A program with a call that no graph can hold: cuBLAS refuses to be captured, and so does a call that waits."""
+    """A program that no graph can hold: cuBLAS refuses to be captured, and so does a call that waits; and a graph reads
+    copies of arguments, which share no memory as the arguments do."""
 
 
 @contextlib.contextmanager
@@ -165,6 +166,10 @@ class AsGraph:
         self.memory = GraphMemory()
         self.lock = threading.RLock()
         arrays, written = arrays_of(program, given), program.written()
+        owners = {slot: id(array if array.base is None else array.base)
+                  for slot, array in zip(calls.inputs, arrays, strict=True)}
+        if any(slot in written and [*owners.values()].count(owner) > 1 for slot, owner in owners.items()):
+            raise NotCaptured("an argument that the step changes shares its memory with another one")
         self.copied = [i for i in range(len(arrays)) if i not in fixed]
         self.back = [at for at, i in enumerate(self.copied) if calls.inputs[i] in written]
         self.read = sorted({value.number for call in program.calls for value in leaves((call.arguments, call.options))
@@ -265,6 +270,7 @@ class Text:
 
     def __init__(self, returned: dict[Slot, str], **objects: object):
         self.returned, self.objects, self.lines = returned, objects, ["def run(given):", "  with lock:"]
+        self.wrapped: set[Slot] = set()
 
     def add(self, line: str) -> None:
         self.lines.append(f"    {line}")
@@ -283,9 +289,13 @@ class Text:
         return f"{f'given[{place}]' if isinstance(place, int) else self.name(place)}._grad._data"
 
     def nested(self, value: object) -> str:
-        """What a step returns, as `replace` makes it: Tensors around what was made in the places of Slots."""
+        """What a step returns, as `replace` makes it: a Tensor around what was made in the places of each Slot."""
         if isinstance(value, Slot):
-            return f"wrap({self.returned[value]})"
+            array, tensor = self.returned[value], f"t{self.returned[value]}"
+            if value in self.wrapped:
+                return tensor
+            self.wrapped.add(value)
+            return f"({tensor} := wrap({array}))"
         if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
             return f"{self.name(type(value))}([{', '.join(map(self.nested, value))}])"
         if isinstance(value, dict):

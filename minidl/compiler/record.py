@@ -352,6 +352,7 @@ def record(step: Callable[..., Any], arguments: tuple[Any, ...], options: dict[s
         mode.recorder = before
     if recorder.refusal is not None:
         raise recorder.refusal
+    recorder.facts.finish()
     recorder.check_names()                 # the run may have reached more
     if what := first_change(recorder.facts.arguments.values(), given):
         raise CompileError(f"compile: {recorder.name} changes {what} which a replay could not repeat; change a copy, "
@@ -373,10 +374,13 @@ def record(step: Callable[..., Any], arguments: tuple[Any, ...], options: dict[s
 
 
 def _off_the_tape(met: dict[Any, Tensor], value: object) -> Any:
-    """A value that a step returned, as the caller gets it. met: weights that others have, too, see `counted`."""
+    """A value that a step returned, as the caller gets it. met: what was met before, by its id, and weights that others
+    have, too, see `counted`."""
     if not isinstance(value, Tensor):
         return unwrapped(value)
-    alias = wrap(value._data)
+    if id(value) in met:
+        return met[id(value)]
+    alias = met[id(value)] = wrap(value._data)
     share(alias, value)
     if (weights := value.weights) is not None:
         alias.weights = met.setdefault(counted(weights), wrap(weights._data))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..core.tensor import Tensor, mark_changed, share, wrap
@@ -31,7 +34,7 @@ class ByCalls:
                        call.several, [slot.number for slot in end])
                       for call, end in zip(program.calls, self.plan.ends, strict=True)]
         self.changed, self.leaves = Places(program.changed), Places([place for place, _ in program.grads])
-        self.shared = _shared(program)
+        self.sources, self.owners = program.sources(), _owners(program)
 
     def values(self, arrays: list[Any], numbers: list[Any],
                side: SideStreams | Buckets | Dry | None = None) -> list[Any]:
@@ -75,34 +78,35 @@ class ByCalls:
         for leaf, (_, slot) in zip(self.leaves.of(given), program.grads, strict=True):
             leaf._grad = None if slot is None else wrap(values[slot.number])
 
-        def made(value: object) -> Any:
+        made: dict[Slot, Tensor] = {}
+        known: dict[Slot, Any] = {}                    # by whose memory it is: what others know it by
+
+        def returned(value: object) -> Any:
             if not isinstance(value, Slot):
                 return value
-            t = wrap(values[value.number])
-            if value in self.shared:
-                places, gradient = self.shared[value]
-                known, = places.of(given)
-                of = known._grad if gradient else known
-                if isinstance(of, Tensor):             # and no array
+            if value not in made:
+                t = made[value] = wrap(values[value.number])
+                root = self.sources.get(value, value)
+                of = known.setdefault(root, self.owners[root](given) if root in self.owners else t)
+                if isinstance(of, Tensor) and of is not t:         # and no array
                     share(t, of)
-            return t
-        return replace(program.outputs, made)
+            return made[value]
+        return replace(program.outputs, returned)
 
 
-def _shared(program: Program) -> dict[Slot, tuple[Places, bool]]:
-    """Of what a step returns, the values in the memory of a Tensor that others know: an argument or one from outside,
-    or (True) its gradient."""
+def _owners(program: Program) -> dict[Slot, Callable[[list[Any]], Any]]:
+    """How to get, from the arguments, at what knows a value's memory outside: an argument, a Tensor from outside, or a
+    gradient."""
+    owners: dict[Slot, Callable[[list[Any]], Any]] = {slot: operator.itemgetter(i)
+                                                      for i, slot in enumerate(program.inputs)}
     tensors = {id(t._data): t for t in program.facts.tensors}
-    owners: dict[Slot, tuple[Place, bool]] = {slot: (i, False) for i, slot in enumerate(program.inputs)}
-    owners |= {slot: (place, True) for place, slot in program.grads if slot is not None}
-    sources, found = program.sources(), {}
-    for slot in leaves(program.outputs):
-        if isinstance(slot, Slot):
-            root = sources.get(slot, slot)
-            place, gradient = owners.get(root, (tensors.get(id(root.array)), False))
-            if place is not None:
-                found[slot] = Places([place]), gradient
-    return found
+    for slot in {*program.sources().values(), *program.kept()}:
+        if slot.array is not None and id(slot.array) in tensors:
+            owners[slot] = functools.partial(lambda t, given: t, tensors[id(slot.array)])
+    for place, gradient in program.grads:
+        if gradient is not None:
+            owners[gradient] = functools.partial(lambda places, given: places.of(given)[0]._grad, Places([place]))
+    return owners
 
 
 class Places:

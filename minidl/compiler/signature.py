@@ -66,13 +66,11 @@ def _read(kinds: tuple[type | None, ...]) -> tuple[list[int], Read]:
 
 
 def _alike(arrays: list[Any], roots: list[int]) -> tuple[tuple[Any, ...], ...]:
-    """Which arrays are the same, and which are in one memory, as the ids of its owners say: how far apart, and by which
-    strides."""
-    same = {id(array): i for i, array in reversed([*enumerate(arrays)])}
-    first = [*map(roots.index, roots)]
-    return tuple((same[id(array)], at, *((address(array) - address(arrays[at]), array.strides)
-                                         if roots.count(root) > 1 else ()))
-                 for array, at, root in zip(arrays, first, roots, strict=True))
+    """Which arrays are the same, which are in one memory, and which at one place there. roots: ids of its owners."""
+    places: list[Any] = [(root, address(array), array.strides) if roots.count(root) > 1 else root
+                         for array, root in zip(arrays, roots, strict=True)]
+    lists: tuple[list[Any], ...] = [*map(id, arrays)], roots, places
+    return tuple(tuple(map(items.index, items)) for items in lists)
 
 
 def _plain(value: Any) -> tuple[Any, ...]:

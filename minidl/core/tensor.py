@@ -95,7 +95,8 @@ class Tensor(Attached):
     changed: list[Any]                     # [when its memory was last changed in place, by the tape's clock; then, if
                                            # others have shared it, weak references to all of them by id]
     weights: Tensor | None                 # of a loss that is a weighted mean: how much each label counts in it
-    _counted: tuple[Any, ...]              # of such weights: labels, weights of the classes, the ignored label
+    # Of such weights: labels, weights of the classes, the ignored label. (): computed from means of different weights.
+    _counted: tuple[Any, ...] | None
 
     def __init__(self, data: object, requires_grad: bool = False, device: str | None = None, dtype: DType = None):
         data = unwrapped(data)
@@ -124,7 +125,7 @@ class Tensor(Attached):
             there = mode.recorder.constant(there)      # of Python's numbers
         self._data = there.copy() if requires_grad and there is array else there
         self.requires_grad = requires_grad
-        self._grad = self.node = self.weights = None
+        self._grad = self.node = self.weights = self._counted = None
         self.changed = [0]
         mode.recorder.made(self, of_data=True)
 
@@ -413,7 +414,7 @@ def wrap(array: Array, node: Node | None = None) -> Tensor:
     else:
         tensor._data = array
     tensor.requires_grad = node is not None
-    tensor._grad = tensor.weights = None
+    tensor._grad = tensor.weights = tensor._counted = None
     tensor.node = node
     tensor.changed = [0] if node is None else node.changed
     mode.recorder.made(tensor)
@@ -427,7 +428,7 @@ def counted(weights: Tensor) -> tuple[object, ...]:
             return of
         array = of._data
         return _device.address(array), array.shape, array.strides, array.dtype
-    return tuple(map(place, getattr(weights, "_counted", (weights,))))
+    return tuple(map(place, weights._counted or (weights,)))
 
 
 def as_tensor(data: object, device: str | None = None) -> Tensor:

@@ -6,7 +6,7 @@ import copy
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -71,14 +71,7 @@ class Module(Habits, Watched):
 
     def __deepcopy__(self: M, memo: dict[int, Any]) -> M:
         """A copy whose parameters have no gradients, as of PyTorch's nets; a Tensor alone is copied with its own."""
-        make, arguments, state, *_ = cast(Any, self.__reduce_ex__(4))
-        twin: M = make(*arguments)
-        memo[id(self)] = twin
-        state = copy.deepcopy(state, memo)
-        if hasattr(twin, "__setstate__"):
-            twin.__setstate__(state)
-        else:
-            vars(twin).update(state)
+        twin: M = copy._reconstruct(self, memo, *self.__reduce_ex__(4))  # type: ignore[attr-defined]  # as by itself
         for _, t in twin._tensors():
             t._grad = None
         return twin
@@ -172,16 +165,16 @@ class Module(Habits, Watched):
 
     # ------------------------------------------------------------------ state
     def train(self: M, training: bool = True) -> M:
-        """Switch this Module and all below to training (dropout on), or with False to evaluation: those whose class has
-        a `train` of its own by that."""
-        switched: set[int] = set()
-        for _, module in self.named_modules():
-            if module is self or type(module).train is Module.train:
-                if id(module) not in switched:
+        """Switch this Module and all below to training (dropout on), or with False to evaluation: those that have a
+        `train` of their own by that."""
+        done: tuple[str, ...] = ()         # what these have switched
+        for path, module, _ in self._walk(""):
+            if module is self or (type(module).train is Module.train and "train" not in vars(module)):
+                if not path.startswith(done):
                     module.training = training
-            elif id(module) not in switched:
+            elif not path.startswith(done):
                 module.train(training)
-                switched |= {id(each) for _, each in module.named_modules()}
+                done = *done, f"{path}."
         return self
 
     def eval(self: M) -> M:

@@ -177,6 +177,20 @@ def test_gpu_a_thousand_steps_of_a_zoo_model(name: str) -> None:
 
 
 @pytest.mark.gpu
+def test_gpu_arguments_in_one_memory() -> None:
+    """A change of one is seen in the other; a graph would read a copy of it from before."""
+    def step(a: Tensor, b: Tensor) -> Tensor:
+        with minidl.no_grad():
+            a.add_(1.0)
+        return b * 2
+    call = minidl.compile(step)
+    for other in (lambda x: x.detach(), lambda x: x[1:]):
+        for i in range(5):
+            x = Tensor(np.arange(4.0) + i, device="cuda")
+            assert call(x, other(x)).tolist() == (2 * other(x)).tolist()
+
+
+@pytest.mark.gpu
 def test_gpu_normalisation() -> None:
     """The captured graph moves the running values in place; odd batches, and evaluation between, in which they go into
     the filters."""

@@ -1764,6 +1764,7 @@ def a_primitive_called_by_hand(w: World) -> None:
 
 # ---------------------------------------------------------------- what is returned
 COUNTED = Tensor(np.array([0, -1, 1]))
+ROWS = Tensor(np.arange(80, dtype=np.float32).reshape(20, 4))
 
 
 def weighted(x: Tensor, reduction: str = "mean") -> Tensor:
@@ -1833,6 +1834,53 @@ def the_sum_of_returned_means(w: World) -> None:
     for i in range(CALLS):
         one, other = call(pair(i))
         held[:] = [one + other]
+
+
+@pytest.mark.parametrize("of", [
+    lambda y: (y, y.reshape(2, 1)), lambda y: (y, y), lambda y: (y, y.detach()), lambda y: (y.reshape(2, 1), y)])
+def test_returned_views_of_one_result_are_of_one_memory(of: Any) -> None:
+    """A graph that kept one of them refuses to go on after the other was changed."""
+    step, w = minidl.compile(lambda x: of(x * 2)), weight(1, 2)
+    for i in range(CALLS):
+        one, other = step(pair(i))
+        z = (w * other.reshape(2)).sum()
+        with no_grad():
+            one.fill_(9.0)
+        with pytest.raises(ValueError, match="changed in place"):
+            z.backward()
+
+
+@pytest.mark.parametrize("arguments", [
+    lambda i: (ROWS[i], ROWS[i + 1]), lambda i: (ROWS[i:i + 3], ROWS[2 * i:2 * i + 3]),
+    lambda i: ROWS.unbind()[i:i + 2], lambda i: (Tensor(ROWS.numpy()[i:i + 2]), Tensor(ROWS.numpy()[i + 2:i + 4]))])
+def test_parts_of_one_array_are_one_signature(arguments: Any) -> None:
+    step = minidl.compile(lambda a, b: (a * b).sum())
+    for i in range(8):
+        a, b = arguments(i)
+        assert step(a, b).item() == (a * b).sum().item()
+    assert step.recordings <= 4            # the same Tensors first
+
+
+def test_what_a_step_looks_at_is_not_held() -> None:
+    """By a weak reference: once the object is gone, the step does what the plain one does."""
+    held = [Config(), weight(1, 2)]
+    refs = [weakref.ref(each) for each in held]
+    step = minidl.compile(lambda x: x * (3 if refs[0]() is None else 2) * (5 if refs[1]() is None else 1))
+    for _ in range(4):
+        assert step(numbers(1)).item() == 2
+    held.clear()
+    gc.collect()
+    assert step(numbers(1)).item() == 15
+
+
+def test_the_array_of_a_tensor_that_no_op_is_given_may_be_another() -> None:
+    net = nn.Sequential(nn.Linear(2, 1))
+    net.target = numbers(0)
+    step = minidl.compile(lambda x: net(x))
+    for i in range(8):
+        step(pair(i))
+        net.target.data = np.array([float(i)], np.float32)
+    assert step.recordings == 2
 
 
 @equal

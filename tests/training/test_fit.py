@@ -499,6 +499,8 @@ def test_what_is_computed_of_a_weighted_mean_counts_as_it() -> None:
     assert (of_pixels + again).weights.tolist() == [0, 1, 1]
     other_labels = ops.cross_entropy(x, labels.copy(), ignore_index=0)
     assert (one + other_labels).weights is None
+    for value in ((one + other) + one, one + (one + other), 2.0 * (one + other) - other):
+        assert value.weights is None
 
 
 @both

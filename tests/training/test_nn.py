@@ -192,6 +192,13 @@ def test_a_part_switches_as_its_class_says() -> None:
         net.train(training)
         on = {path for path, module in net.named_modules() if module.training}
         assert on == ({"", "0", "0.inner.0", "0.inner.0.inner.0", "1"} if training else set())
+    norm = nn.BatchNorm1d(2)
+    part = Frozen()
+    part.norm = norm                       # it is there twice, and the last one switches it
+    assert nn.Sequential(part, norm).train()[1].training
+    one = nn.Sequential(nn.Dropout())
+    one[0].train = lambda training=True: one[0]
+    assert one.eval()[0].training
     net.eval()
     with switched(net, True):
         assert (net[1].training, net[0].norm.training) == (True, False)
@@ -205,9 +212,23 @@ def test_a_copy_is_made_as_its_class_says() -> None:
         def __setstate__(self, state: Any) -> None:
             vars(self).update(state, file="opened again")
 
-    net = Handle(2, 2)
+    class Blocks(nn.Module, list):  # type: ignore[misc, type-arg]
+        """Holds its parts as items."""
+
+    class Slots(nn.Module):
+        __slots__ = ("alpha",)
+
+    class Anew(nn.Module):
+        def __reduce__(self) -> Any:
+            return Anew, ()
+
+    net, blocks, slots = Handle(2, 2), Blocks(), Slots()
+    blocks.append(nn.Tanh())
     net.file = iter([])                    # cannot be copied
+    slots.alpha = 3
     assert copy.deepcopy(nn.Sequential(net))[0].file == "opened again"
+    assert (len(copy.deepcopy(blocks)), copy.deepcopy(slots).alpha) == (1, 3)
+    assert isinstance(copy.deepcopy(Anew()), Anew)
 
 
 def test_a_long_chain_of_modules_is_walked() -> None:

@@ -7,6 +7,7 @@ is Watched. Otherwise each fact is compared by value: `first_change` says which 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from operator import is_
@@ -81,6 +82,7 @@ class Facts:
         self.others: list[Fact] = []
         self.arguments: dict[int, Fact] = {}           # values of arrays, by the number of what is given
         self.noted = _Noted()
+        self._flags: dict[int, tuple[weakref.ref[Tensor], tuple[Any, ...]]] = {}
         self._known: set[tuple[object, ...]] = set()   # what was noted already
         self._note("$0.changed()", (self.noted,), None, None)
 
@@ -99,14 +101,21 @@ class Facts:
         """One that an op is given."""
         if self._first("tensor", id(t)):
             self.tensors.append(t)
-            self.flags(t)
-
-    def flags(self, t: Tensor) -> None:
-        """A Tensor whose shape, dtype and requires_grad may be looked at."""
-        if self._first("flags", id(t)):
             what = f"a Tensor's array or requires_grad (shape {t.shape})"
             self._note("$0._data", (t,), t._data, what)
             self._note("$0.requires_grad", (t,), t.requires_grad, what)
+
+    def flags(self, t: Tensor) -> None:
+        """One that code may look at: it is not held, since the code may hold it by a weak reference."""
+        if id(t) not in self._flags:
+            self._flags[id(t)] = weakref.ref(t), (t.requires_grad, type(t._data), t._data.shape, t._data.dtype)
+
+    def finish(self) -> None:
+        """Note the flags of Tensors that no op was given."""
+        for key, (ref, then) in self._flags.items():
+            if ("tensor", key) not in self._known:
+                self._note("(t := $0()) is None or (t.requires_grad, type(a := t._data), a.shape, a.dtype) == $1",
+                           (ref, then), True, f"the shape, dtype or requires_grad of a Tensor (shape {then[2]})")
 
     def gradient(self, leaf: Tensor) -> None:
         self.leaves.append(leaf)
@@ -144,7 +153,11 @@ class Facts:
             self.container(function.__kwdefaults__, f"the defaults of {what}")
 
     def class_of(self, value: object, what: str) -> None:
-        self._note("type($0)", (value,), type(value), f"the class of {what}")
+        """Of what takes a weak reference, it is not held: see above."""
+        try:
+            self._note("type($0())", (weakref.ref(value),), type(value), f"the class of {what}")
+        except TypeError:
+            self._note("type($0)", (value,), type(value), f"the class of {what}")
 
     def bases(self, cls: type) -> None:
         self._note("$0.__bases__", (cls,), cls.__bases__, f"the bases of the class {cls.__name__}")

@@ -54,8 +54,7 @@ _UNSEEN = {"builtins.memoryview", "_thread._local", "torch.Tensor", "multiproces
            *(f"_ctypes.{name}" for name in ("_SimpleCData", "_Pointer", "Array", "Structure", "Union"))}
 _CLOCKS = {"time", "datetime"}             # modules; they may tell the same in two recordings, and another hour later
 _TELLS_TIME = {"now", "today", "utcnow", "localtime", "gmtime", "ctime", "asctime", "strftime"}
-_ANY_ATTRIBUTE = {"vars", "__dict__", "getattr", "attrgetter", "methodcaller", "asdict", "astuple"}     # code with one
-# of these may read any attribute,
+_ANY_ATTRIBUTE = {"vars", "__dict__", "getattr"}       # code with one of these may read any attribute,
 _ANY_GLOBAL = {"globals", "modules", "__globals__"}    # and with one of these any global that it has a word for
 _FORMATS = {"format", "format_map"}
 # What holds the functions that it calls, as C sees it.
@@ -118,13 +117,13 @@ def _mentioned(code: CodeType) -> tuple[frozenset[str], ...]:
     the functions defined within."""
     names, words, imports = set(), set(code.co_names), set()
     texts: set[str] = set()
-    loaded: tuple[str, ...] = ()           # by the instruction before
+    loaded: object = None                  # by the instruction before
     for instruction in dis.get_instructions(code):
         if instruction.opname in _GLOBALS:
             names.add(instruction.argval)
         if instruction.opname == "IMPORT_NAME":
             imports.add(instruction.argval)
-        if instruction.opname == "MATCH_CLASS":        # case Point(x=0)
+        if instruction.opname == "MATCH_CLASS" and isinstance(loaded, tuple):      # case Point(x=0)
             words.update(loaded)
         loaded = instruction.argval
     for constant in code.co_consts:
@@ -240,7 +239,8 @@ class Names:
         elif hasattr(type(value), "__next__") and state is None:
             self.refused = (f"the iterator {what!r}, which a replay could not advance; take from it outside, and pass "
                             "what it gave as an argument")
-        elif not _UNSEEN.isdisjoint(f"{each.__module__}.{each.__name__}" for each in type(value).__mro__):
+        elif not _module(type(value)).startswith("minidl.") and not _UNSEEN.isdisjoint(
+                f"{each.__module__}.{each.__name__}" for each in type(value).__mro__):
             self.refused = (f"{what!r}, a {type(value).__name__}, whose memory may change unseen; pass what it is read "
                             "for as a number, or as a Tensor")
         else:
@@ -373,7 +373,8 @@ class Names:
             self.facts.class_of(value, what)
             slots = [name for each in type(value).__mro__ for name, place in vars(each).items()
                      if isinstance(place, MemberDescriptorType)]
-            self._space(_Slots(value, slots), what, _module(type(value)))
+            if slots:
+                self._space(_Slots(value, slots), what, _module(type(value)))
         self._classes(type(value))
 
 

@@ -425,7 +425,7 @@ class Methods(Conversions, Operators):
     def masked_fill(self: Tensor, mask: Tensor, value: Number) -> Tensor:
         """The value where the mask holds, x elsewhere. Raises TypeError for a number that is none of x's dtype."""
         condition, = _masks("masked_fill", mask)
-        if self.dtype.kind != "f" and not isinstance(value, Tensor):
+        if self.dtype.kind != "f" and isinstance(value, (int, float, np.number, np.bool)):
             if not holds(self.dtype, value):
                 raise TypeError(f"masked_fill: value is {value!r} but must be a number of {self.dtype}, the dtype of "
                                 "x; convert x first, x.to(dtype='float32')")

@@ -144,9 +144,11 @@ def _weigh(result: Tensor, inputs: tuple[Any, ...]) -> None:
     """A single number that is computed from a weighted mean gets that mean's weights; of several such means, if they
     are of the same labels. So do numbers of single labels what is computed from losses of the same shape."""
     shape = result._data.shape
-    held = {counted(of): of for t in inputs
-            if isinstance(t, Tensor) and t._data.shape == shape and (of := t.weights) is not None}
-    if len(held) == 1:
+    given = [t for t in inputs if isinstance(t, Tensor) and t._data.shape == shape]
+    held = {counted(t.weights): t.weights for t in given if t.weights is not None}
+    if len(held) > 1 or any(t._counted == () for t in given):
+        result._counted = ()               # and so is what is computed from it
+    elif held:
         result.weights, = held.values()
 
 
