@@ -82,7 +82,8 @@ def _plain(value: Any) -> tuple[Any, ...]:
                         "Tensors, arrays and plain values, and use other objects from outside the step") from None
     if isinstance(value, INEXACT):
         return type(value), repr(value)
-    if type(value) in (tuple, frozenset):  # in order, which a step may see; a program knows Tensors in it as these
+    # In order, which a step may see. A program knows Tensors in it as these ones, from outside.
+    if type(value) in (tuple, frozenset):
         return type(value), tuple(_Same(each) if isinstance(each, Tensor) else _plain(each) for each in value)
     return type(value), value if is_plain(value) or isinstance(value, (type, np.dtype)) else _Same(value)
 

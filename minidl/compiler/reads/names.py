@@ -48,7 +48,8 @@ _PACKAGES = tuple(folder + os.sep for folder in (*site.getsitepackages(), site.g
 _OTHERS = (str(Path(functools.__file__).parent) + os.sep, *_PACKAGES)
 MAX_BYTES = 1 << 20                        # of an array of the host: each replay looks at all of it
 _GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME"}
-_NO_METHODS = {"__init__", "__dict__", "__weakref__"}  # but for that, what Python calls by itself; __init__ is met
+# No methods that Python calls by itself: __init__ counts where a class is met, not an object of it.
+_NO_METHODS = {"__init__", "__dict__", "__weakref__"}
 _IMPORTS = {"import_module", "__import__"}             # code with one of these may import what it has a word for
 _UNSEEN = {"builtins.memoryview", "_thread._local", "torch.Tensor", "multiprocessing.sharedctypes.SynchronizedBase",
            *(f"_ctypes.{name}" for name in ("_SimpleCData", "_Pointer", "Array", "Structure", "Union"))}

@@ -175,11 +175,13 @@ def _numbered(index: Index) -> int:
 
 
 def getitem(x: Array, index: Index) -> Array:
+    # Of one element NumPy gives a number, and with an Ellipsis the view that it gives of several.
+    if type(index) is int:
+        return x[index, ...]
     axis = _numbered(index) if x.size >= MIN_TAKEN else -1
     if axis > 0:
         return np.take(x, index[axis], axis)
     y = x[index]
-    # Of one element NumPy gives a number, and with an Ellipsis the view that it gives of several.
     return y if isinstance(y, np.ndarray) else x[(*(index if isinstance(index, tuple) else (index,)), ...)]
 
 
