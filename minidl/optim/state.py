@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from inspect import getattr_static
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.by_tensor import ByTensor
 from ..core.device import as_array, is_cuda, to_device, to_numpy
 from ..core.mode import mode
-from .names import FACTS, WAY_OUT, facts_of, in_order
+from .names import FACTS, WAY_OUT, Named, facts_of, in_order
 
 if TYPE_CHECKING:
     from ..core.tensor import Tensor
@@ -69,6 +71,20 @@ def may_be_own(optimizer: Optimizer, own: object) -> bool:
     return isinstance(own, Mapping) and all(
         isinstance(name, str) and name[:2] != "__" and isinstance(value, PLAIN)
         and isinstance(getattr_static(optimizer, name, missing), PLAIN) for name, value in own.items())
+
+
+@contextmanager
+def unnamed(optimizer: Optimizer) -> Iterator[None]:
+    """Within this, the optimizer knows no names of parameters: its states go by place, and two may have one name."""
+    parts = [each for each in getattr(optimizer, "optimizers", (optimizer,)) if isinstance(each, Named)]
+    names = [each._names for each in parts]
+    for each in parts:
+        each._names = ByTensor()
+    try:
+        yield
+    finally:
+        for each, before in zip(parts, names, strict=True):
+            each._names = before
 
 
 def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from ..core.tensor import mark_changed
 from ..data.loader import drawn_apart
 from ..habits import told
 from ..ops.common.geometry import is_int
+from ..optim.state import unnamed
 from .loop import Diverged, require_parameters, require_trainer, training, update
 from .metrics import Batch, Function, require_functions
 from .resume import modules_of, outside
@@ -60,7 +61,7 @@ def find_rate(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoad
                          "ratio to it; set any")
     batches, rates, losses, average = _endless(copy.copy(train)), [], [], 0.0
     modules = modules_of(model, loss)
-    with _restored(optimizer, modules), training(model):
+    with unnamed(optimizer), _restored(optimizer, modules), training(model):
         shares = [group["lr"] / optimizer.groups[0]["lr"] for group in optimizer.groups]
         for step, rate in enumerate(np.geomspace(low, high, steps).tolist(), 1):
             for group, share in zip(optimizer.groups, shares, strict=True):

@@ -633,6 +633,25 @@ def test_a_search_puts_parameters_that_the_net_does_not_hold_back() -> None:
     assert s.tolist() == [0.0]
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_search_with_parameters_of_one_name_leaves_all_as_it_was(together: bool) -> None:
+    """Those of two nets, of which no state could be loaded by names."""
+    model, (x, y) = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)).to(dtype="float64"), arrays()
+    one, other = ([*layer.named_parameters()] for layer in model)
+    optimizer = (optim.Together(*(optim.SGD(each, 0.1, momentum=0.9) for each in (one, other))) if together else
+                 optim.SGD([*one, *other], 0.1, momentum=0.9))
+    training.train_step(model, optimizer, x, y)
+    parts = optimizer.optimizers if isinstance(optimizer, optim.Together) else [optimizer]
+
+    def kept() -> list[Any]:
+        return [(group["lr"], part._names.get(p), p.numpy().tobytes(), part._kept["velocities"].get(p).tobytes())
+                for part in parts for group in part.groups for p in group["params"]]
+    before = kept()
+    find_rate(model, optimizer, loader(x, y), steps=10)
+    assert kept() == before
+    assert [name for _, name, *_ in before] == ["weight", "bias"] * 2
+
+
 def test_a_search_ends_where_the_loss_does() -> None:
     model, (x, y) = net(), arrays()
     with np.errstate(all="ignore"):
