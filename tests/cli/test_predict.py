@@ -211,6 +211,16 @@ def own_net(layers: str, classes: tuple[str, ...]) -> nn.Module:
     return net
 
 
+@pytest.mark.parametrize("flags", [["w.h5", "t.csv", "--top", "1", "t.csv"], ["--weights", "w.h5", "t.csv", "t.csv"],
+                                   ["--weights", "w.h5", "--", "-w.csv", "t.csv"], ["--", "w.h5", "-w.csv", "t.csv"]])
+def test_files_between_flags_and_after_two_dashes(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    own_net("nn.Linear(2, 2)", ("a", "b"))
+    Path("-w.csv").write_text(Path("t.csv").read_text())
+    assert cli.main(["predict", "--code", "mine.py:build", "--no-header", *flags]) == 0
+    named = [line.split(",")[0] for line in capsys.readouterr().out.splitlines()]
+    assert named == ["-w.csv" if "-w.csv" in flags else "t.csv"] * 2 + ["t.csv"] * 2
+
+
 @pytest.mark.parametrize(("outputs", "classes"), [(1, "ab"), (3, "ab"), (10, "abc"), (1, "a")])
 def test_a_net_without_a_logit_for_each_class_is_refused(outputs: int, classes: str,
                                                          capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,8 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: object = None) -> Any:
         """What parse_args calls."""
         Parser.running = self.prog
-        if self.mixed:
+        args = [*(sys.argv[1:] if args is None else args)]
+        if self.mixed and "--" not in args:            # which that method loses
             self.mixed = False             # it calls this method for both kinds
             return self.parse_known_intermixed_args(args, namespace)
         return super().parse_known_args(args, namespace)
