@@ -434,7 +434,8 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     that is there, if one is. workers: processes; by default one for each CPU thread, and one on a GPU; 0: none. What
     cannot be sent to a process, such as a lambda, is trained in this one. Each net has the bits that it has alone.
 
-    Raises ValueError for settings that neither the optimizer nor build has, and for a folder that holds another sweep.
+    Raises ValueError for settings that neither the optimizer nor build has, and for a folder that holds another sweep;
+    TypeError for a loss or a metric that cannot be copied: each net has its own.
 
     >>> import tempfile
     >>> from minidl import data, nn
@@ -466,6 +467,14 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     model, where = zoo.find(build), devices.resolve(device)
     for net in nets:
         _split_settings(model, {**fixed, **net.settings})
+    measured = metrics.items() if isinstance(metrics, Mapping) else ()
+    for what, each in (("loss", loss), *((f"metric {name!r}", each) for name, each in measured)):
+        try:
+            copy.deepcopy(each)
+        except (TypeError, copy.Error) as error:
+            raise TypeError(f"sweep: the {what} is a {type(each).__name__} but must be one that can be copied, since "
+                            f"each net has its own ({error}); pass a function, or a Module without what cannot be "
+                            "copied") from error
     threads = parallel.threads()
     most = workers if workers is not None else 1 if where == "cuda" else threads
     place_ = Path(folder) if folder is not None else new_folder(model.name)

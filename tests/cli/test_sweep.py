@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import ModuleType
@@ -395,6 +396,13 @@ def test_a_loss_with_a_state_is_each_nets_own() -> None:
         return Path(folder, "seed=2/weights.h5").read_bytes(), line["test_loss"], line["test_own"]
     assert ends([2, 0], "two") == ends([0, 1, 2], "three")
     assert (loss.steps.item(), metric.steps.item()) == (0, 0)
+    loss.lock = metric.lock = threading.Lock()
+    cases: dict[str, Any] = {"loss is a Counted": {"loss": loss},
+                             "metric 'own' is a Metric": {"metrics": {"own": metric}}}
+    for what, given in cases.items():
+        with pytest.raises(TypeError, match=f"^sweep: the {what} but must be one that can be copied, since each net h"):
+            minidl.sweep(lambda: nn.Linear(3, 1), ((x, x[:, :1]),) * 2, epochs=1, folder="no", say=None, **given)
+    assert not Path("no").exists()
 
 
 @pytest.mark.slow
