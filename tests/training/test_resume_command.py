@@ -547,10 +547,11 @@ def test_weights_to_start_from_bring_their_normalisation(capsys: pytest.CaptureF
     (["--label", "p"], "--label=p contradicts the run in run, which has kind; leave it out"),
     (["--no-header"], "--no-header contradicts the run in run, which has None; leave it out"),
     (["--seed", "0", "--label", "kind"], None), (["--data", "moved.csv", "--label", "q"], None),
-    (["--data", "synthetic-digits", "--seed", "3"], None)])
+    (["--data", "synthetic-digits", "--seed", "3"], None), (["--data", "both", "--seed", "3"], None)])
 def test_a_run_is_evaluated_on_no_item_of_its_training(flags: list[str], said: str | None) -> None:
-    table("t.csv")
-    table("moved.csv")
+    Path("both").mkdir()                   # a folder with a test set of its own
+    for name in ("t.csv", "moved.csv", "both/train.csv", "both/test.csv"):
+        table(name)
     RunFolder("run").write_config({"model": "table-mlp", "data": str(Path("t.csv").resolve()), "seed": 0,
                                    "label": "kind", "header": None})
     if said is None:

@@ -121,8 +121,7 @@ def sweep(args: argparse.Namespace, prog: str) -> None:
     nets = nets_of.combined(swept, lambda each: settings(each).epochs)
     found = settings(nets[0].settings)
     data, test, _ = train.load_data(found)             # downloads, and warns, once
-    if "seed" in swept and found.data not in (data.name, "auto") and not any(
-            (Path(found.data) / name).exists() for name in ("train", "train.csv")):
+    if "seed" in swept and train.splits_by_seed(found.data):
         complain(f"warning: the seed also decides which {data.items} of {data.name} are for the test, so nets of other "
                  "seeds have other test sets; for one test set, give it a file or folder of its own (docs/data.md)")
     folder = Path(args.resume or args.output_dir or nets_of.new_folder(zoo.find(found.model).name))

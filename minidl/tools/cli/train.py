@@ -270,7 +270,8 @@ def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
             raise ValueError(f"'{file}' does not say on which data the net was trained; name them: --data")
     before, both = (with_recipe(parser(prog).parse_args(flags)) for flags in (of_run, [*of_run, *argv]))
     chosen = before.data if both.data == "auto" else both.data
-    of_split = [] if chosen in data.DATASETS else ["seed", *["label", "header"] * (chosen == before.data)]
+    of_split = [*["seed"] * splits_by_seed(chosen),
+                *["label", "header"] * (chosen == before.data and chosen not in data.DATASETS)]
     for name, value in vars(before).items():
         asked = getattr(both, name)
         if asked == "auto":                # the run knows what that was
@@ -281,6 +282,12 @@ def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
             raise ValueError(f"{' '.join(_flags(name, asked))} contradicts the run in {run}, which has {had}; leave it "
                              "out")
     return both
+
+
+def splits_by_seed(chosen: str) -> bool:
+    """Whether the seed decides which items of these data are for the test: of a user's own without a test set."""
+    return chosen not in ("auto", *data.DATASETS) and not any(
+        (Path(chosen).expanduser() / name).exists() for name in ("train", "train.csv"))
 
 
 def _is_setting(value: object) -> bool:
