@@ -41,7 +41,7 @@ from checks.downloads import (  # noqa: F401  fixtures
     tar,
 )
 
-from minidl import Tensor, data
+from minidl import data
 from minidl.core.host import cache_folder
 from minidl.data.sets import catalog, datasets, download, formats
 
@@ -548,31 +548,6 @@ def test_dataset_refuses_other_arrays() -> None:
 
 
 # ---------------------------------------------------------------- mirrors
-def test_images_in_a_file_stay_there() -> None:
-    """As those of h5py: all of them were read at once."""
-    reads = []
-
-    class Stored:
-        dtype, shape, ndim = np.dtype(np.uint8), (5, 1, 4, 4), 4
-
-        def __len__(self) -> int:
-            return 5
-
-        def __getitem__(self, i: Any) -> np.ndarray:
-            reads.append(i)
-            return np.full((5, 1, 4, 4), 7, np.uint8)[i]
-
-        def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-            return self[:]
-    images = Stored()
-    made = data.Dataset("mine", "train", images, [0, 1, 0, 1, 0])  # type: ignore[arg-type]  # of another kind
-    assert made.images is images
-    assert (len(made), made[3][0].max(), reads) == (5, 7, [3])
-    assert isinstance(made.labels, np.ndarray)
-    given: Any = Tensor(np.asarray(images))
-    assert isinstance(data.Dataset("mine", "train", given, made.labels).images, np.ndarray)
-
-
 class Mirrors:
     """A server on this machine in place of all mirrors: pages by address, and what was asked for."""
 

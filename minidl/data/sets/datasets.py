@@ -15,7 +15,6 @@ import numpy as np
 
 from ...core.device import as_array, unmasked
 from ...core.host import cache_folder
-from ...core.tensor import Tensor
 from ..images import channel_statistics
 from ..items import Items
 from .catalog import OWNERS, SPECS, DataFile, Spec
@@ -50,8 +49,8 @@ DATASETS: tuple[str, ...] = (*SPECS, *SYNTHETIC)
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset(Items):
     """Images uint8 (n,c,h,w) with labels (n,), integers: name, split, class names, and where they came from. It holds
-    arrays; other things that hold numbers, such as a Series of pandas, become arrays in their order. Images that are
-    like an array but in a file, as h5py's, stay there.
+    arrays; other things that hold numbers, such as a Series of pandas, become arrays in their order. Those of a file, as h5py's, are
+    read into memory; to read them one by one, give `data.DataLoader` an object with `len()` and `[i]`.
 
     Raises TypeError for images that are no bytes or labels that are no integers, ValueError for other shapes, for a
     label beyond the classes, if these are given, and for two classes of one name.
@@ -72,10 +71,8 @@ class Dataset(Items):
 
     def __post_init__(self) -> None:
         unmasked(f"Dataset: {self.name}", (self.images, self.labels))
-        object.__setattr__(self, "labels", as_array(self.labels))
-        if (not isinstance(getattr(self.images, "dtype", None), np.dtype) or isinstance(self.images, Tensor)
-                or hasattr(self.images, "iloc")):      # whose [i] would be the item that its index calls i
-            object.__setattr__(self, "images", as_array(self.images))
+        for field in ("images", "labels"):  # of a Series, [i] would be the item that its index calls i
+            object.__setattr__(self, field, as_array(getattr(self, field)))
         if self.images.dtype != np.uint8 or self.labels.dtype.kind not in "iu":
             raise TypeError(f"Dataset: {self.name} has images {self.images.dtype} and labels {self.labels.dtype} but "
                             "needs uint8 and integers; convert them")
