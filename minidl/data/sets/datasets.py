@@ -49,8 +49,9 @@ DATASETS: tuple[str, ...] = (*SPECS, *SYNTHETIC)
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset(Items):
     """Images uint8 (n,c,h,w) with labels (n,), integers: name, split, class names, and where they came from. It holds
-    arrays; other things that hold numbers, such as a Series of pandas, become arrays in their order. Those of a file, as h5py's, are
-    read into memory; to read them one by one, give `data.DataLoader` an object with `len()` and `[i]`.
+    arrays; other things that hold numbers, such as a Series of pandas, become arrays in their order. Those of a
+    file, as h5py's, are read into memory; to read them one by one, give `data.DataLoader` an object with `len()` and
+    `[i]`.
 
     Raises TypeError for images that are no bytes or labels that are no integers, ValueError for other shapes, for a
     label beyond the classes, if these are given, and for two classes of one name.
