@@ -197,7 +197,7 @@ ADVICE: dict[str, dict[str, str]] = {
     },
     "Optimizer": {
         "param_groups": "sgd.groups, sgd.group(name), or sgd.lr for one group",
-        "add_param_group": "optim.SGD([*groups, group], lr)",
+        "add_param_group": "sgd.groups[0]['params'] += parameters, which keeps momentum and steps",
         "defaults": "sgd.groups[0]",
         "state": "sgd.state_dict()",
     },
