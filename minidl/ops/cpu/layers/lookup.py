@@ -182,7 +182,10 @@ def getitem(x: Array, index: Index) -> Array:
     if axis > 0:
         return np.take(x, index[axis], axis)
     y = x[index]
-    return y if isinstance(y, np.ndarray) else x[(*(index if isinstance(index, tuple) else (index,)), ...)]
+    if isinstance(y, np.ndarray):
+        return y
+    one = *(index if isinstance(index, tuple) else (index,)), ...
+    return x[one]
 
 
 def getitem_grad_x(gy: Array, index: Index, shape: tuple[int, ...], once: bool) -> Array:
