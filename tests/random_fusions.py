@@ -401,12 +401,13 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "for (int i = 1; i < LINES - 1; ++i) load_line(b[(t + 1"),
     "nhwc few_grad_w, shares": ("tf32", "*to = turn ? *to + sums[i][t][e] : sums[i][t][e];", "*to = sums[i][t][e];"),
     "nhwc grad_w_sum, the last part": ("tf32", "split < own; split += share", "split < own - 1; split += share"),
-    # layers/pool/pool.cu, in NHWC
+    # layers/pool/pool.cu, in NHWC alone: an eager step has the same kernels in NCHW
     "nhwc max_pool, the winner": (
         "tf32", "where.v[e] = p * g.kw + q;", "where.v[e] = p * g.kh + q;", "max_pool2d"),
-    "nhwc max_pool_grad, padding": ("tf32", "q = column + g.left - b * g.sw;", "q = column - b * g.sw;"),
+    "nhwc max_pool_grad, padding": ("tf32", "q = column + g.left - b * g.sw;",
+                                    "q = column + (LAYOUT == NCHW ? g.left : 0) - b * g.sw;"),
     "nhwc max_pool_grad, apart, the last column": (
-        "bf16", "at.row < g.oh && at.column < g.ow) {", "at.row < g.oh && at.column < g.ow - 1) {",
+        "bf16", "at.row < g.oh && at.column < g.ow) {", "at.row < g.oh && at.column < g.ow - (LAYOUT == NHWC)) {",
         "max_pool2d_grad_x"),
     "nhwc max_pool_grad, relu": (
         "tf32", "y && known.v[e] <= 0 ? (REAL)0 : run.v[e] + (REAL)0;", "run.v[e] + (REAL)0;",
