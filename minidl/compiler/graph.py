@@ -112,7 +112,6 @@ _UNHEARD = _Unheard()
 
 
 GRAPHS: weakref.WeakSet[AsGraph] = weakref.WeakSet()
-CAPTURING = threading.Lock()               # captures take turns: while one lasts, no thread may wait for the device
 
 
 def give_up() -> None:
@@ -182,7 +181,7 @@ class AsGraph:
             free_all_blocks()              # what other streams left cannot be taken on this one
             numbers = list(map(_place, program.dynamics))
             program.calls[0].backend.ahead(functools.partial(calls.values, arrays, numbers, Dry(program)))
-        with CAPTURING, self.memory.as_allocator(), stream:
+        with self.memory.as_allocator(), stream:
             with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):       # smaller ones may be there
                 cupy.empty((program.peak or 0,), np.uint8)         # a chunk to cut values from: they fit more closely
             self.device = cupy.cuda.Device().id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ _lasting: list[Any] = []                   # the pool of arrays that live as lon
 
 keepers: list[Callable[[], None]] = []     # functions that release memory that is kept for reuse
 at_end: list[Callable[[], None]] = []      # functions that destroy captured graphs, before what they use ends
+capturing = threading.RLock()              # captures take turns: while one lasts, no thread may wait for the device
 
 
 class GraphMemory:
@@ -49,15 +51,16 @@ class GraphMemory:
 
     @contextlib.contextmanager
     def as_allocator(self) -> Iterator[None]:
-        """New arrays have their memory here meanwhile. Free memory of other pools, which this one cannot take, and what
-        launchers keep, is returned to the device first."""
+        """New arrays have their memory here meanwhile, and no other thread captures. Free memory of other pools, which
+        this one cannot take, and what launchers keep, is returned to the device first."""
         import cupy
 
-        cupy.cuda.Device().synchronize()
-        _pages.clear()
-        free_all_blocks()
-        with cupy.cuda.using_allocator(self.pool.malloc):
-            yield
+        with capturing:
+            cupy.cuda.Device().synchronize()
+            _pages.clear()
+            free_all_blocks()
+            with cupy.cuda.using_allocator(self.pool.malloc):
+                yield
 
     def page(self, rows: int, columns: int) -> tuple[np.ndarray, cupy.ndarray]:
         """uint64 (rows,columns) in the host's memory that kernels read: as an array of NumPy's, and of CuPy's."""

@@ -113,7 +113,5 @@ def _bytes(values: ArrayLike) -> bytes:
 @functools.lru_cache(maxsize=256)
 def _affine(scale: bytes, shift: bytes, dtype: np.dtype, device: int) -> Array:
     """Scales and shifts on a device: a data set's stay the same, so they are moved there once."""
-    with cupy.cuda.Device(device), launch.lasting():
-        affine = cupy.asarray(np.frombuffer(scale + shift, np.float64).astype(dtype))
-        cupy.cuda.get_current_stream().synchronize()   # later batches may be made on other streams
-        return affine
+    with cupy.cuda.Device(device), launch.for_all_streams():
+        return cupy.asarray(np.frombuffer(scale + shift, np.float64).astype(dtype))

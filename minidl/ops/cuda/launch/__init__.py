@@ -27,7 +27,7 @@ from .compiling import alone, dry, is_captured, is_dry
 from .device import RESERVED, cache_bytes, compiler_version, compute_capability, most_shared, multiprocessors
 from .grid import THREADS, blocks, lanes_per_row, spread
 from .kernels import MAX_ELEMENTS, Arguments, Kernel, by_value, generated, kernel
-from .memory import empty, flat, fresh, lasting, memory_of, one_order, ones_like, owns
+from .memory import empty, flat, for_all_streams, fresh, memory_of, one_order, ones_like, owns
 from .misfits import dense, refuse
 from .plan import Plan, best, prepare
 from .poison import CONSTANTS as POISON
@@ -35,8 +35,8 @@ from .poison import CONSTANTS as POISON
 __all__ = [
     "C_NAME", "FOLDER", "GENERATED", "HOPPER", "MAX_ELEMENTS", "POISON", "RESERVED", "THREADS", "TYPES",
     "Arguments", "Constant", "Kernel", "Plan", "alone", "best", "blocks", "by_value", "cache_bytes",
-    "compiler_version", "compute_capability", "dense", "dry", "empty", "flat", "fresh", "generated", "is_captured",
-    "is_dry", "kernel", "lanes_per_row", "lasting", "memory_of", "most_shared", "multiprocessors", "one_order",
+    "compiler_version", "compute_capability", "dense", "dry", "empty", "flat", "for_all_streams", "fresh", "generated",
+    "is_captured", "is_dry", "kernel", "lanes_per_row", "memory_of", "most_shared", "multiprocessors", "one_order",
     "ones_like", "options", "owns", "parameters", "pasted", "prepare", "real", "refuse", "source", "spread",
     "struct",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from sys import getrefcount
 from types import SimpleNamespace
 from typing import Any
@@ -131,8 +132,17 @@ def ones_like(x: cupy.ndarray) -> cupy.ndarray:
 
 @functools.cache
 def _one(dtype: np.dtype, device: int) -> cupy.ndarray:
-    with lasting():
+    with for_all_streams():
         return cupy.ones((), dtype)
+
+
+@contextlib.contextmanager
+def for_all_streams() -> Iterator[None]:
+    """As `lasting`, for new arrays that are kept for later calls, on whatever stream: at its end they are written."""
+    with lasting():
+        yield
+    if not _current_stream().is_capturing():
+        _current_stream().synchronize()
 
 
 def flat(x: cupy.ndarray) -> tuple[cupy.ndarray, tuple[int, ...]]:

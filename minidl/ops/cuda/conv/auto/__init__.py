@@ -23,6 +23,7 @@ import numpy as np
 from .....core.device import precision
 from .....core.host import cache_folder
 from .....core.mode import mode
+from .....core.pools import capturing
 from .....core.version import __version__
 from ....common.geometry import ConvGeometry
 from ....common.primitives import Array
@@ -30,6 +31,7 @@ from ... import launch
 from .measuring import Launcher, measure, wait
 
 Key = tuple[str, ConvGeometry, np.dtype, str]          # direction, g, dtype, precision
+Able = Callable[[str, ConvGeometry, np.dtype], Mapping[str, Launcher]]
 
 MAX_BYTES = 1 << 20                       # of a file that is read: some 7,000 cases
 
@@ -38,26 +40,34 @@ _files: dict[Path, dict[str, list[str]]] = {}      # files as read
 
 
 def fastest(direction: str, g: ConvGeometry, dtype: np.dtype, arguments: tuple[Array | None, ...],
-            able: Callable[[str, ConvGeometry, np.dtype], Mapping[str, Launcher]]) -> str | None:
+            able: Able) -> str | None:
     """The name of the fastest algorithm; `able` gives the launchers that can do a case, by name. None while a step
     records, and for a dry call if it is not known."""
     if mode.recorder.recording:
         return None
     key = direction, g, dtype, precision()
-    name = choices.get(key)
-    if name is None:
-        file, entry = cache_file(), f"{direction} {dtype} {key[-1]} {' '.join(map(str, g[:-1]))}"
-        names = _entries(file).get(entry, [])
-        launchers = able(direction, g, dtype)
-        if sorted(names) != sorted(launchers):
-            if launch.is_dry():
-                wait(key, arguments, launchers, lambda arrays: fastest(direction, g, dtype, arrays, able))
-                return None
-            names = sorted(times := measure(launchers, arguments, g), key=times.__getitem__)
-            _files[file] = {**_read(file), **_files[file], entry: names}
-            _write(file, _files[file])
-        name = choices[key] = names[0]
-    return name
+    if key not in choices:
+        with capturing:                    # another thread may be measuring the same case
+            _choose(key, arguments, able)
+    return choices.get(key)
+
+
+def _choose(key: Key, arguments: tuple[Array | None, ...], able: Able) -> None:
+    """Look up, or measure, what is the fastest for a case that is not in `choices`; a dry call only says that it is
+    wanted."""
+    if key in choices:
+        return
+    direction, g, dtype, computed = key
+    file, entry = cache_file(), f"{direction} {dtype} {computed} {' '.join(map(str, g[:-1]))}"
+    names = _entries(file).get(entry, [])
+    launchers = able(direction, g, dtype)
+    if sorted(names) != sorted(launchers):
+        if launch.is_dry():
+            return wait(key, arguments, launchers, lambda arrays: fastest(direction, g, dtype, arrays, able))
+        names = sorted(times := measure(launchers, arguments, g), key=times.__getitem__)
+        _files[file] = {**_read(file), **_files[file], entry: names}
+        _write(file, _files[file])
+    choices[key] = names[0]
 
 
 def cache_file() -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 
 import cupy
 
-from .....core.pools import GraphMemory, free_all_blocks
+from .....core.pools import GraphMemory, capturing, free_all_blocks
 from ....common.geometry import ConvGeometry
 from ....common.primitives import Array
 from ... import launch
@@ -24,14 +24,16 @@ _waiting: dict[Hashable, Callable[[], object]] = {}    # what measures each case
 
 def ahead(run: Callable[[], object]) -> None:
     """Prepare what is captured next: have the kernels of all calls of `run` compiled, at once, and measure which
-    algorithms are the fastest, on arrays of their own. Its launches are left out; what CuPy launches is not."""
-    with launch.dry():
-        run()
-    if _waiting:
-        while _waiting:
-            _waiting.popitem()[1]()
-        with launch.dry():                 # what is fused to the chosen ones
+    algorithms are the fastest, on arrays of their own, one thread after the other. Its launches are left out; what CuPy
+    launches is not."""
+    with capturing:
+        with launch.dry():
             run()
+        if _waiting:
+            while _waiting:
+                _waiting.popitem()[1]()
+            with launch.dry():             # what is fused to the chosen ones
+                run()
 
 
 def wait(key: tuple[Hashable, ConvGeometry, Hashable, Hashable], arguments: Arguments, able: Mapping[str, Launcher],

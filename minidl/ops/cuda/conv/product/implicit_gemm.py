@@ -44,7 +44,7 @@ def _taps(rows: np.ndarray) -> Array:
     """On the device, in whole slabs: {offset in the source, row, column, offset in w}; the rest meets nothing."""
     table = np.full((launch.blocks(len(rows), BK) * BK, 4), (0, 2 * OUTSIDE, 0, 0), np.int32)
     table[:len(rows)] = np.reshape(rows, (-1, 4))
-    with launch.lasting():
+    with launch.for_all_streams():
         return cupy.asarray(table.view(launch.TYPES["int4"]).reshape(-1))
 
 
