@@ -358,7 +358,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "mine = b ? b[imin(o + lane, OUT - 1)] : (REAL)0;"),
     "linear, the last outputs": ("fp32", "o + lane < first) continue;", "o + lane <= first) continue;"),
     "linear_grad_x": (
-        "fp32", "for (int o = W::STAGED + team; o < OUT; o", "for (int o = W::STAGED + team; o < OUT - 1; o"),
+        "fp32", "for (; o < OUT; o += TEAMS) add(o, w.far", "for (; o < OUT - 1; o += TEAMS) add(o, w.far"),
     "cross_entropy, smoothing": ("fp32", "- smoothing / (REAL)K - target", "- target"),
     "warp_most": ("fp32", "x = other > x || other != other ? other : x;", "x += other;", "region_step"),
     # sums.cuh

@@ -5,9 +5,12 @@ CuPy is imported when the first array goes to a CUDA device, or is wanted there:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -49,6 +52,29 @@ def precision() -> str:
     'fp32'
     """
     return _precision
+
+
+class _Thread(threading.local):
+    shared = False
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def shared_with_threads() -> Iterator[None]:
+    """Within this, what this thread compiles leaves room on the multiprocessors of a CUDA device for what other threads
+    compute at the same time, on streams of theirs. Alone it is slower; results are the same."""
+    before, _thread.shared = _thread.shared, True
+    try:
+        yield
+    finally:
+        _thread.shared = before
+
+
+def is_shared() -> bool:
+    """Whether this thread is within `shared_with_threads`."""
+    return _thread.shared
 
 
 def set_workspace_limit(limit: int) -> None:

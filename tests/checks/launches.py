@@ -524,7 +524,7 @@ LAUNCHES: dict[str, list[Launch]] = {
                    ((2, 70_000), 50_000, 1, False, FLOAT), ((9000, 3), 9000, 0, False, DOUBLE)),
         *each("indexing/order/sort.cu", primitives.in_order, *with_dtype(LINES, FLOAT), *with_dtype(LINES, DOUBLE),
               slow=4),
-        *each("indexing/order/radix.cu", primitives.in_order, *LONG_LINES, slow=2),
+        *each("indexing/order/radix.cu", primitives.in_order, *LONG_LINES, slow=1),
         *on_device("indexing/order/radix.cu", primitives.in_order, ((3, 100_003), 1, FLOAT), ((70_000, 5), 0, DOUBLE)),
         *on_device("indexing/order/sort.cu", primitives.in_order, *[
             (*row, dtype) for row in (((3, 4096), 1), ((2, 4097), 1), ((1000, 1000), 0), ((70_000, 4), 1))
@@ -539,11 +539,11 @@ LAUNCHES: dict[str, list[Launch]] = {
             (*row, dtype) for row in MORE_TABLES for dtype in (FLOAT, DOUBLE)])],
     "reductions": [
         *each("reduce/folds.cu", primitives.reductions, *with_dtype(FOLDED, FLOAT), slow=3),
-        *each("reduce/folds.cu", primitives.reductions, *with_dtype(FOLDED, DOUBLE), slow=1),
+        *each("reduce/folds.cu", primitives.reductions, *with_dtype(FOLDED, DOUBLE), slow=0),
         *on_device("reduce/folds.cu", primitives.reductions, *[
             (*row, dtype) for row in MORE_FOLDED for dtype in (FLOAT, DOUBLE)]),
         *each("reduce/folds.cu", primitives.gradients_of_reductions, *with_dtype(FOLDED, FLOAT), slow=3),
-        *each("reduce/folds.cu", primitives.gradients_of_reductions, *with_dtype(FOLDED, DOUBLE), slow=1),
+        *each("reduce/folds.cu", primitives.gradients_of_reductions, *with_dtype(FOLDED, DOUBLE), slow=0),
         *on_device("reduce/folds.cu", primitives.gradients_of_reductions, *[
             (*row, dtype) for row in MORE_FOLDED for dtype in (FLOAT, DOUBLE)]),
         *each("reduce/folds.cu", primitives.softmax, *with_dtype(SOFTMAXES, DOUBLE), slow=2),
@@ -551,7 +551,7 @@ LAUNCHES: dict[str, list[Launch]] = {
             *SOFTMAXES, ((130, 1), 1), ((0, 4), 1), ((4, 1 << 18), 1), ((1 << 18, 4), 0), ((128, 1000), 0),
             ((64, 256, 64), 1), ((1 << 18, 4), 1), ((2048, 4096), 1)], FLOAT)),
         *each("reduce/squares.cu", primitives.squares, *with_dtype(SQUARES, FLOAT), slow=2),
-        *each("reduce/squares.cu", primitives.squares, *with_dtype(SQUARES, DOUBLE)),
+        *each("reduce/squares.cu", primitives.squares, *with_dtype(SQUARES, DOUBLE), slow=0),
         *on_device("reduce/squares.cu", primitives.squares, *[
             (*row, dtype) for row in MORE_SQUARES for dtype in (FLOAT, DOUBLE)]),
         *each("reduce/running.cu", primitives.running_sums, *with_dtype(RUNNING, FLOAT)),
@@ -730,7 +730,8 @@ LAUNCHES: dict[str, list[Launch]] = {
             for splits in (None, 3) for c, m in ((32, 64), (192, 576), (384, 96), (1000, 1032))])],
     "regions": [
         *each("region_step.cu", regions.outputs_are_those_of_the_steps, *[
-            (name, n) for n in (6, 1) for name in regions.NETS])],
+            (name, n, *[True] * (n == 6 and name in ("lenet5", "padded, odd sizes")))
+            for n in (6, 1) for name in regions.NETS])],
     "captured": [
         *on_device("optim/updates.cu", captured_updates, *[
             (name, dtype) for name in ("Adam", "AdamW", "RMSprop", "Muon") for dtype in (FLOAT, DOUBLE)]),

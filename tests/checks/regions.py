@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from minidl.compiler.passes.fusion import fuse
 from minidl.compiler.passes.regions import join_regions
 from minidl.compiler.program import Program
 from minidl.compiler.record import record
+from minidl.core.device import shared_with_threads
 from minidl.ops import cpu
 from minidl.ops.common.region import by_steps
 from minidl.zoo.recipe import LAYERS
@@ -83,9 +85,9 @@ def with_backend(program: Program, backend: Any) -> Program:
     return replace(program, calls=[replace(call, backend=backend) for call in program.calls])
 
 
-def outputs_are_those_of_the_steps(name: str, n: int) -> None:
+def outputs_are_those_of_the_steps(name: str, n: int, beside: bool = False) -> None:
     """In float32, against the steps in float64 on the CPU; the sums over more images than blocks, too; the same bits
-    twice, and every number written."""
+    twice, and every number written. beside: the second time with the kernels that leave other threads room."""
     import cupy
 
     from minidl.ops import cuda
@@ -103,13 +105,14 @@ def outputs_are_those_of_the_steps(name: str, n: int) -> None:
     expected = by_steps(region, cpu, tuple(a.astype("d") if a.dtype == np.float32 else a for a in given))
     on_device = [cupy.asarray(a) for a in given]
     results = []
-    for poison in (np.nan, 1e30):
+    for poison, where in ((np.nan, nullcontext()), (1e30, shared_with_threads() if beside else nullcontext())):
         launch.memory._kept.forget()
-        found = cuda.region_step(region, *on_device)
-        for array in found:
-            array.fill(poison)                                             # the memory that the next call gets
-        del found
-        results.append([array.get() for array in cuda.region_step(region, *on_device)])
+        with where:
+            found = cuda.region_step(region, *on_device)
+            for array in found:
+                array.fill(poison)                                         # the memory that the next call gets
+            del found
+            results.append([array.get() for array in cuda.region_step(region, *on_device)])
     for one, again, exact in zip(*results, expected, strict=True):
         np.testing.assert_array_equal(one, again)
         assert one.shape == exact.shape

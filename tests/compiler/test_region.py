@@ -227,13 +227,13 @@ def test_generated_kernels_compile_and_keep_to_registers(architecture: int, monk
     from minidl.ops.cuda.region.emit import emit
 
     # A register or two are stored and loaded, of the 96 that are left to each of 640 threads, or of two times 320.
-    for name, most, size in (("lenet5", 0, regions.WHOLE), ("lenet5", 0, regions.HALF),
+    for name, most, size in (("lenet5", 0, regions.WHOLE), ("lenet5", 0, regions.HALF), ("lenet5", 0, regions.SHARING),
                              ("padded, odd sizes", 8, regions.WHOLE), ("krizhevsky2009's end", 0, regions.WHOLE)):
         net, shape, options = NETS[name]
         takes = only_linear if name.endswith("end") else lambda region: True
         region = region_of(recorded(net(), 3, shape, **options)[0], monkeypatch, takes)
         assert region is not None
-        emitted = emit(region, 3, size.threads, shared_of(size.at_once), size.at_once)
+        emitted = emit(region, 3, size.shares, shared_of(size.at_once), size.at_once)
         assert emitted is not None
         text = launch.pasted("region_step.cu", emitted.text, set())
         spills = spilled(compiled(text, regions.constants(size.threads), architecture))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 
+from ....core.device import is_shared
 from ...common.primitives import Array
 from ...common.region import Region, by_steps
 from .. import launch
@@ -25,10 +26,12 @@ class Size(NamedTuple):
 
     at_once: int                           # on a multiprocessor
     threads: int
+    shares: int                            # threads as which they share out sums: it decides the order of these
     images: int                            # one after the other, up to which other kernels are not faster
 
 
-WHOLE, HALF = Size(1, 640, 8), Size(2, 320, 12)       # of a multiprocessor
+WHOLE, HALF = Size(1, 640, 640, 8), Size(2, 320, 320, 12)        # of a multiprocessor
+SHARING = Size(2, 320, 640, 8)              # so that other threads' blocks have the other half: the same sums as WHOLE
 
 
 def constants(threads: int) -> tuple[launch.Constant, ...]:
@@ -47,13 +50,14 @@ class Generated(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def _generated(region: Region) -> Generated | None:
-    for size in (HALF, WHOLE) if region.n > launch.multiprocessors() else (WHOLE,):
+def _generated(region: Region, beside: bool) -> Generated | None:
+    first = HALF if region.n > launch.multiprocessors() else SHARING if beside else WHOLE
+    for size in dict.fromkeys((first, WHOLE)):
         blocks = min(region.n, size.at_once * launch.multiprocessors())
         if region.n > size.images * size.at_once * launch.multiprocessors():
             continue
         shared = (launch.most_shared() + launch.RESERVED) // size.at_once - launch.RESERVED
-        emitted = emit(region, blocks, size.threads, shared // 4, size.at_once)
+        emitted = emit(region, blocks, size.shares, shared // 4, size.at_once)
         if emitted is not None:
             text = launch.pasted("region_step.cu", emitted.text, set())
             step, sums = (launch.generated("region_step.cu", text, name, *constants(size.threads))
@@ -64,12 +68,12 @@ def _generated(region: Region) -> Generated | None:
 
 def can_region_step(region: Region) -> bool:
     """Whether there is a kernel for a region."""
-    return _generated(region) is not None
+    return _generated(region, is_shared()) is not None
 
 
 def region_step(region: Region, *arrays: cupy.ndarray) -> tuple[Array, ...]:
     """The outputs of a region, for its inputs."""
-    kernels = _generated(region)
+    kernels = _generated(region, is_shared())
     if kernels is None or not all(array.flags.c_contiguous and array.data.ptr % 16 == 0 for array in arrays):
         return by_steps(region, sys.modules[__package__.rpartition(".")[0]], arrays)
     emitted = kernels.emitted

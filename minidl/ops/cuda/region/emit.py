@@ -32,8 +32,8 @@ class Emitted(NamedTuple):
 
 
 def emit(region: Region, blocks: int, threads: int, most: int, at_once: int = 1) -> Emitted | None:
-    """The kernels for `blocks` blocks of `threads` threads, `at_once` of which a multiprocessor runs, with at most
-    `most` numbers in shared memory each; None if there are none."""
+    """The kernels for `blocks` blocks, `at_once` of which a multiprocessor runs, with at most `most` numbers in shared
+    memory each, whose sums are shared out as among `threads` threads; None if there are none."""
     source = Source(region, threads)
     try:
         for step in region.steps:

@@ -105,7 +105,7 @@ class Source:
     """What is known of a kernel while it is written."""
 
     region: Region
-    threads: int
+    threads: int                           # that share out sums
     lines: list[Line] = field(default_factory=list)
     layouts: dict[Value, Layout] = field(default_factory=dict)
     reshaped: dict[Value, Value] = field(default_factory=dict)              # values and those they have the numbers of

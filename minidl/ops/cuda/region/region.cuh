@@ -356,8 +356,7 @@ __device__ __forceinline__ void linear(const X x, const W w, const REAL* b, cons
     }
 }
 
-// gx = gy w, through an activation that gave y. A thread owns V inputs; teams share out the outputs, in order, but those
-// whose rows are far first, since they take longest.
+// gx = gy w, through an activation that gave y. A thread owns V inputs; teams share out the outputs, in order.
 template <class ACTIVATE, int TEAMS, class G, class Y, class X, class W>
 __device__ __forceinline__ void linear_grad_x(const G gy, const W w, const Y y, const X gx, REAL* scratch) {
     constexpr int IN = X::SIZE, OUT = G::SIZE, V = IN % 4 == 0 ? 4 : 1, ITEMS = IN / V;
@@ -370,10 +369,11 @@ __device__ __forceinline__ void linear_grad_x(const G gy, const W w, const Y y, 
 #pragma unroll
             for (int v = 0; v < V; ++v) sum.v[v] += weight.v[v] * gradient;
         };
+        int o = team;
 #pragma unroll 8
-        for (int o = W::STAGED + team; o < OUT; o += TEAMS) add(o, w.far + o * IN);
+        for (; o < W::STAGED; o += TEAMS) add(o, w.near + o * IN);
 #pragma unroll 8
-        for (int o = team; o < W::STAGED; o += TEAMS) add(o, w.near + o * IN);
+        for (; o < OUT; o += TEAMS) add(o, w.far + o * IN);
         *(Pack<V>*)&scratch[team * IN + k] = sum;
     }
     __syncthreads();
