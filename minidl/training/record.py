@@ -167,9 +167,12 @@ def _scale(size: int) -> float:
 
 def _histogram(values: np.ndarray) -> dict[str, Any]:
     """A histogram's ends and counts, of finite values, and how many values are not finite."""
-    finite = values[np.isfinite(values)]
-    counts, edges = np.histogram(finite, BINS) if finite.size else (np.zeros(BINS, int), np.zeros(2))
-    return {"low": _number(edges[0]), "high": _number(edges[-1]), "counts": counts.tolist(),
+    finite = values[np.isfinite(values)].astype(np.float64).clip(-1e300, 1e300)
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
+    if finite.size and high - low <= 1e-9 * max(-low, high):           # all the same, or nearly
+        low, high = low - max(0.5, abs(low) / 2), high + max(0.5, abs(high) / 2)
+    counts, _ = np.histogram(finite, BINS, (low, high))
+    return {"low": _number(low), "high": _number(high), "counts": counts.tolist(),
             "not_finite": values.size - finite.size}
 
 

@@ -268,6 +268,11 @@ def test_large_weights_are_described_by_some() -> None:
     values = np.ones((300, 700))
     assert np.linalg.norm(record._some(values)) * record._scale(values.size) == pytest.approx(np.linalg.norm(values))
     assert record._histogram(np.array([NAN, 1.0, 2.0]))["not_finite"] == 1
+    for value in (1e38, -1e8, 0.0, 1.0, -1e-30):       # all the same, or nearly: in the middle
+        found = record._histogram(np.array([value, value, np.nextafter(np.float32(value), np.float32(9))], np.float32))
+        assert sum(found["counts"]) == 3
+        assert found["low"] <= value <= found["high"]
+    assert sum(record._histogram(np.array([1.7e308, -1.7e308]))["counts"]) == 2
     assert json.dumps(record._histogram(np.array([NAN])), allow_nan=False)
 
 
