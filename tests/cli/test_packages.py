@@ -49,7 +49,8 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy.mkdir()
     unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*_cache")
     for entry in ROOT.iterdir():
-        if entry.is_dir() and entry.name not in LEFT and not entry.name.endswith((".egg-info", "_cache")):
+        if entry.is_dir() and entry.name not in LEFT and not entry.name.endswith((".egg-info", "_cache")) and not (
+                entry.name.startswith((".venv", ".emulated"))):
             shutil.copytree(entry, copy / entry.name, symlinks=True, ignore=unwanted)
         elif entry.is_file() and entry.name != ".git":
             shutil.copy(entry, copy)
