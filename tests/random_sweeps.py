@@ -1,12 +1,12 @@
 """Random sweeps: each net has the bits that it has alone, whatever its neighbours do and whenever it was stopped.
 
-    python tests/random_sweeps.py --sweeps 500 --processes 2 [--seconds 1200]
+    python tests/random_sweeps.py --sweeps 500 --processes 2 [--seconds 1200] [--device cuda]
 
 A sweep is drawn: the net and its options, data, folds, the optimizer and what is swept of it, schedules, augmentation,
 and what ends a net early. Among its nets some diverge, fail, or are stopped by a callback. It is trained in this
 process or in two of its own, and interrupted at random steps: by SIGINT, which writes a checkpoint, or, in a process of
 its own, by SIGKILL. It goes on until nothing is left. Then each net is trained alone, and weights, metrics and state
-are compared.
+are compared. Half of those in this process are trained by threads, as on a GPU; with --device cuda all are, there.
 
 --sweep N runs one, and prints it.
 """
@@ -26,10 +26,13 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 if __name__ == "__main__":                 # the package beside this folder, not an installed one
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -39,8 +42,10 @@ from random_nets import timed
 
 import minidl
 from minidl import data, nn, ops, training
+from minidl.tools import sweep as sweeps
+from minidl.tools import workers
 
-QUIET: Any = {"device": "cpu", "progress": False, "say": None}
+QUIET: Any = {"progress": False, "say": None}
 MOST_TIMES = 40                            # that one sweep is begun again
 
 
@@ -111,6 +116,7 @@ class Drawn:
     early: bool
     workers: int
     signals: tuple[tuple[int, int], ...]
+    threads: bool
 
     def given(self) -> Any:
         parts = [dataset(count, self.kind) for count in self.counts]
@@ -136,7 +142,7 @@ def drawn(number: int) -> Drawn:
                 "metrics": {"error": error} if rng.random() < 0.3 else None}
     return Drawn(number, kind, fold, (rng.randint(20, 70), rng.randint(3, 20)), options,
                  {name: lists[name] for name in names}, rng.random() < 0.4, rng.choice((0, 0, 0, 2)),
-                 tuple((rng.randint(0, 3), rng.randint(1, 6)) for _ in range(rng.randint(1, 4))))
+                 tuple((rng.randint(0, 3), rng.randint(1, 6)) for _ in range(rng.randint(1, 4))), rng.random() < 0.5)
 
 
 def error(outputs: Any, targets: Any) -> Any:
@@ -152,15 +158,45 @@ def kept(folder: Path) -> Any:
     return json.dumps(lines), weights.read_bytes() if weights.exists() else b""
 
 
-def differences(each: Drawn, place: Path) -> list[str]:
+@contextmanager
+def as_on_a_gpu() -> Iterator[None]:
+    """Within this, sweeps of several workers are trained by threads, on the CPU."""
+    def trained(nets: Any, job: Any, count: int, device: str, **given: Any) -> Any:
+        return right(nets, job, count, "cuda", **given)
+    right = sweeps.trained
+    with (mock.patch.object(sweeps, "trained", trained), mock.patch.object(workers, "_device", return_value=(0, 2**40)),
+          mock.patch.object(workers, "_on_a_stream", side_effect=lambda device: nullcontext())):
+        yield
+
+
+@contextmanager
+def once_interrupted() -> Iterator[None]:
+    """Within this, the first SIGINT raises KeyboardInterrupt, others nothing: the second would leave threads behind."""
+    def interrupt(signum: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def differences(each: Drawn, place: Path, device: str) -> list[str]:
     """Of each net that is not what it is alone, what differs."""
-    stops = Stops(each.early, str(place / "marks"), signal.SIGKILL if each.workers else signal.SIGINT, each.signals)
+    in_threads = device == "cuda" or (each.threads and not each.workers)
+    stops = Stops(each.early, str(place / "marks"), signal.SIGKILL if each.workers and not in_threads else
+                  signal.SIGINT, each.signals)
     (place / "marks").mkdir()
     fold = {"fold": each.fold} if each.fold else {}
+    quiet = {"device": device, **QUIET}
     for _ in range(MOST_TIMES):
         try:
-            found = minidl.sweep(build, each.given(), **each.options, **each.swept, **fold, callbacks=stops,
-                                 folder=place / "all", workers=each.workers, resume=True, **QUIET)
+            with (as_on_a_gpu() if in_threads and device == "cpu" else nullcontext(),
+                  once_interrupted() if in_threads else nullcontext()):
+                found = minidl.sweep(build, each.given(), **each.options, **each.swept, **fold, callbacks=stops,
+                                     folder=place / "all", workers=3 if in_threads else each.workers, resume=True,
+                                     **quiet)
         except KeyboardInterrupt:
             continue
         if not any("its process ended" in row["why"] for row in found.rows):
@@ -173,7 +209,7 @@ def differences(each: Drawn, place: Path) -> list[str]:
         if each.fold:                      # a fold by itself: its parts as the two sets
             settings["fold"] = each.fold
         alone = minidl.sweep(build, each.given(), **each.options, **settings, callbacks=Stops(each.early, str(
-            place / "marks"), 0, ()), folder=place / "alone", workers=0, **QUIET)
+            place / "marks"), 0, ()), folder=place / "alone", workers=0, **quiet)
         own = alone.rows[0] if not each.fold else next(
             other for other in alone.rows if other["settings"]["fold"] == row["settings"]["fold"])
         if (own["state"], own["why"]) != (row["state"], row["why"]):
@@ -184,12 +220,12 @@ def differences(each: Drawn, place: Path) -> list[str]:
     return wrong
 
 
-def check(number: int) -> tuple[int, list[str], Counter[str]]:
+def check(number: int, device: str = "cpu") -> tuple[int, list[str], Counter[str]]:
     """(number, what differs, how many nets and signals there were)"""
     each = drawn(number)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        wrong = differences(each, Path(folder))
+        wrong = differences(each, Path(folder), device)
         states = [row["state"] for row in training.read_metrics(Path(folder) / "all", "sweep.jsonl")]
         signals = sum(path.suffix != ".begun" for path in (Path(folder) / "marks").iterdir())
         return number, wrong, Counter({"sweeps": 1, "that differ": len(wrong) > 0, "signals": signals,
@@ -201,6 +237,7 @@ def main() -> int:
     parser.add_argument("--sweeps", type=int, default=100)
     parser.add_argument("--sweep", type=int, help="run and print this one alone")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--seconds", type=float, default=math.inf, help="end after so long")
     given = parser.parse_args()
     numbers = range(given.sweeps) if given.sweep is None else [given.sweep]
@@ -209,7 +246,8 @@ def main() -> int:
     tally: Counter[str] = Counter()
     # Its processes may have some of their own, which those of a multiprocessing.Pool may not.
     with ProcessPoolExecutor(given.processes, multiprocessing.get_context("spawn")) as pool:
-        for number, found, counts in timed(pool.map(check, numbers), len(numbers), given.seconds):
+        for number, found, counts in timed(
+                pool.map(functools.partial(check, device=given.device), numbers), len(numbers), given.seconds):
             tally += counts
             for line in found:
                 print(f"sweep {number}: {line}", flush=True)

@@ -1,5 +1,4 @@
-"""Many trainings of one architecture whose settings differ: each is a run folder of its own, and processes share them
-out."""
+"""Many trainings of one architecture whose settings differ: each is a run folder of its own."""
 
 from __future__ import annotations
 
@@ -10,19 +9,13 @@ import json
 import math
 import multiprocessing
 import os
-import pickle
 import re
-import signal
 import sys
-import threading
 import time
-import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
-from multiprocessing import connection
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +23,7 @@ import minidl
 from minidl import nn, ops, optim, zoo
 from minidl.core import device as devices
 from minidl.data import DataLoader, Dataset, Table
+from minidl.data.once import unchanging
 from minidl.data.sources import counted
 from minidl.nn.weights import warn_of_change
 from minidl.ops.cpu import parallel
@@ -43,35 +37,17 @@ from .cli.runs import aligned, outcome, place, shown
 from .plot.figures import short, write
 from .plot.page import Run, document, number_table
 from .plot.svg import chart, series
+from .workers import Job, Net, in_processes, in_threads, one_by_one, packed
 
 FILE, ROWS, PAGE = "sweep.json", "sweep.jsonl", "sweep.html"
-PAUSE = 0.5                                # seconds between two looks at how far the nets are
+ON_A_GPU = 4                               # nets at once: eight are hardly faster (notebook sweep.md)
 REPEATS = ("seed", "fold")                 # settings over which results spread: none of their values is better
-AT_ITS_START = ("sweep: a process ended at its start, with status {}; in a script, call minidl.sweep below "
-                '`if __name__ == "__main__":`, and define functions above it, or train in this process: workers=0')
 MAX_LINES = 40                             # of a table on the screen
 
 Row = dict[str, Any]
 Items = Any                                # what `data.DataLoader` takes
 Build = str | Callable[..., nn.Module]
 Ints = int | Sequence[int] | np.ndarray
-
-
-class Net(NamedTuple):
-    """One of a sweep: the name of its run folder, its settings, and how many epochs it has."""
-
-    name: str
-    settings: dict[str, Any]
-    epochs: int
-
-
-class Job(NamedTuple):
-    """What a process needs: the sweep's folder, and work(shared, net, run folder, told), which trains a net. It may be
-    called again for a run folder that is partly there; told(text) takes a line per epoch."""
-
-    folder: Path
-    work: Callable[..., object]
-    shared: object
 
 
 def combined(values: Mapping[str, Sequence[Any]], epochs: Callable[[dict[str, Any]], int]) -> list[Net]:
@@ -100,17 +76,18 @@ def text(value: object) -> Any:
 
 
 # ---------------------------------------------------------------- the nets of a folder
-def trained(nets: Sequence[Net], job: Job, workers: int, threads: int, *, facts: Mapping[str, Any],
+def trained(nets: Sequence[Net], job: Job, workers: int, device: str, *, facts: Mapping[str, Any],
             resume: bool = False, progress: bool = True, say: Callable[[str], object] | None = show) -> Sweep:
     """Train what is not trained yet, and write sweep.jsonl and sweep.html.
 
-    workers: processes, which share the CPU threads; 0: one net after another in this one. facts: what sweep.json says
-    in addition to the nets; `data` (digests) must be the same when it goes on, and a change of `code` is warned of.
+    workers: nets at once, each in a process, which share the CPU's threads, or for "cuda" in a thread; 0: one net after
+    another in this thread. facts: what sweep.json says in addition to the nets; `data` (digests) must be the same when
+    it goes on, and a change of `code` is warned of.
     Raises ValueError for a folder that holds another sweep, or if another process works on it.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         sys.exit(1)                        # a script without `if __name__ == "__main__"`: the first process says so
-    packed, why_not = _packed(job) if workers else (b"", "")
+    sent, why_not = packed(job) if workers and device == "cpu" else (b"", "")
     if why_not and say:
         say(f"sweep: trains one net after another in this process, since {why_not}")
     kept = _begun(nets, job.folder, facts, resume)
@@ -129,11 +106,12 @@ def trained(nets: Sequence[Net], job: Job, workers: int, threads: int, *, facts:
         todo = [net for net in nets if net.name not in kept]
         bar = _Bar(nets, job.folder, progress, rows)
         try:
-            if packed:
-                _in_processes(todo, packed, min(workers, len(todo)), threads, done, bar.look)
+            if sent:
+                in_processes(todo, sent, min(workers, len(todo)), parallel.threads(), done, bar.look)
+            elif workers > 1 and device == "cuda":
+                in_threads(todo, job, workers, done, bar.look)
             else:
-                for net in todo:
-                    done(net, *_train(job, net, bar))
+                one_by_one(todo, job, done, bar.look)
         finally:
             bar.progress.close()
         found = Sweep(job.folder, sorted(rows.values(), key=lambda row: (row["state"] != "finished", place(row))))
@@ -199,112 +177,6 @@ class _Bar:
         best = [row["best"] for row in self.rows.values() if row["of"] == "test_accuracy"]
         self.progress.update(epochs - self.seen, {"accuracy": max(best)} if best else {})
         self.seen = epochs
-
-
-def _train(job: Job, net: Net, bar: _Bar | None = None) -> tuple[str, str]:
-    """Train a net, whose lines go to a file of its own. Returns its state, and why it failed."""
-    def told(line: str) -> None:
-        print(line)
-        if bar:
-            bar.look([net])
-
-    with (open(job.folder / f"{net.name}.log", "a", encoding="utf-8", buffering=1) as log, redirect_stdout(log),
-          redirect_stderr(log)):
-        try:
-            job.work(job.shared, net, job.folder / net.name, told)
-        except FloatingPointError as error:
-            print(error)
-            return "diverged", str(error)
-        except Exception as error:         # whatever a user's net may raise
-            traceback.print_exc()
-            return "failed", str(error) or type(error).__name__
-    return "finished", ""
-
-
-# ---------------------------------------------------------------- processes
-def _packed(job: Job) -> tuple[bytes, str]:
-    """A job in the form that can be sent to a process; or why it cannot be."""
-    try:
-        packed = pickle.dumps(job)
-    except Exception as error:             # PicklingError, AttributeError, TypeError: as the object has it
-        return b"", f"a process cannot be sent it ({error}); functions at the top of a file can be"
-    if b"__main__" in packed and not hasattr(sys.modules["__main__"], "__file__"):
-        return b"", "a process cannot import what was typed here; functions in a file can be"
-    return packed, ""
-
-
-def _in_processes(todo: Sequence[Net], packed: bytes, workers: int, threads: int, done: Callable[..., None],
-                  look: Callable[[Sequence[Net]], None]) -> None:
-    """Share the nets out among `workers` processes. If one ends, its net has failed, and another one follows."""
-    context, queue = multiprocessing.get_context("spawn"), deque(todo)
-    running: dict[Any, tuple[Any, Net | None]] = {}
-
-    def begin() -> None:
-        here, there = context.Pipe()
-        process = context.Process(target=_serve, args=(there, max(1, threads // workers), sys.orig_argv), daemon=True)
-        process.start()                    # this never returns if a process dies before it has read large args
-        there.close()
-        running[here] = process, None
-
-    try:
-        for _ in range(workers):
-            begin()
-        while running:
-            ready: list[Any] = connection.wait(list(running), PAUSE)
-            for here in ready:
-                process, net = running[here]
-                try:
-                    if (answer := here.recv()) == "ready":
-                        here.send_bytes(packed)
-                        continue
-                except (EOFError, OSError):
-                    process.join()
-                    if net is None:
-                        raise ValueError(AT_ITS_START.format(process.exitcode)) from None
-                    del running[here]
-                    done(net, "failed", f"its process ended with status {process.exitcode}")
-                    if queue:
-                        begin()
-                    continue
-                if net is not None:
-                    done(net, *answer)
-                if queue:
-                    running[here] = process, queue.popleft()
-                    with suppress(OSError):            # it has just ended: the next look finds that
-                        here.send(running[here][1])
-                else:
-                    del running[here]
-                    here.close()
-                    process.join()
-            look([net for _, net in running.values() if net is not None])
-    except BaseException:
-        for process, _ in running.values():
-            process.terminate()            # a training then writes its checkpoint
-        for process, _ in running.values():
-            process.join()
-        raise
-
-
-def _serve(parent: connection.Connection[Any, Any], threads: int, command: list[str]) -> None:
-    """A process: train the nets that it is sent, until there are no more, or the process that sends them is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)       # Ctrl-C reaches the first process, which ends the others
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.environ["MINIDL_NUM_THREADS"] = str(threads)
-    parallel.threads.cache_clear()
-    sys.orig_argv[:] = command             # what a run's record says of how it began
-    parent.send("ready")
-    job = pickle.loads(parent.recv_bytes())
-    parent.send("has the job")
-    with suppress(EOFError, ConnectionError, KeyboardInterrupt):       # the first process is gone, or stops this one
-        while True:
-            parent.send(_train(job, parent.recv()))
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 # ---------------------------------------------------------------- what came of it
@@ -431,8 +303,9 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     augment and drop_last are the training's.
 
     folder: a new one, in which each net has its run folder; by default it is in runs/. resume: go on with the sweep
-    that is there, if one is. workers: processes; by default one for each CPU thread, and one on a GPU; 0: none. What
-    cannot be sent to a process, such as a lambda, is trained in this one. Each net has the bits that it has alone.
+    that is there, if one is. workers: nets at once; on a CPU each is in a process, by default one for each CPU thread,
+    on a GPU in a thread, by default 4, or as many as its memory holds; 0: one after another in this thread. What cannot
+    be sent to a process, such as a lambda, is trained in this one. Each net has the bits that it has alone.
 
     Raises ValueError for settings that neither the optimizer nor build has, and for a folder that holds another sweep;
     TypeError for a loss or a metric that cannot be copied: each net has its own.
@@ -475,8 +348,6 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
             raise TypeError(f"sweep: the {what} is a {type(each).__name__} but must be one that can be copied, since "
                             f"each net has its own ({error}); pass a function, or a Module without what cannot be "
                             "copied") from error
-    threads = parallel.threads()
-    most = workers if workers is not None else 1 if where == "cuda" else threads
     place_ = Path(folder) if folder is not None else new_folder(model.name)
     shared = {"build": build, "data": data, "fold": fold, "fixed": fixed, "loss": loss, "metrics": metrics,
               "callbacks": callbacks, "loader": dict(loader or {}), "device": where}
@@ -484,13 +355,19 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     facts = {"program": True, "model": model.name, "code": model.code,
              "data": of_data(*([data] if fold is not None else data)),
              "fixed": {name: text(value) for name, value in given.items() if name not in lists}}
-    found = trained(nets, Job(place_, _fit, shared), most, threads, facts=facts, resume=resume,
+    found = trained(nets, Job(place_, _fit, shared, unchanging),
+                    most_at_once(where) if workers is None else workers, where, facts=facts, resume=resume,
                     progress=progress, say=say)
     found.build = None if isinstance(build, str) and build in zoo.MODELS else build
     return found
 
 
 OF_NETS = "dataset", "batch_size", "seed", "shuffle", "device", "part"         # what the sweep gives to loaders
+
+
+def most_at_once(device: str) -> int:
+    """How many nets are trained at once if nothing else is said."""
+    return ON_A_GPU if device == "cuda" else parallel.threads()
 
 
 def new_folder(name: str) -> Path:

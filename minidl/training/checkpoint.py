@@ -184,6 +184,15 @@ def lock(file: int, taken: str) -> None:
             pass
 
 
+_of_threads: set[Checkpoints] = set()      # of trainings that go on in other threads than the main one
+
+
+def stop_threads(signum: int) -> None:
+    """Have all trainings in other threads than the main one stop as if this signal had come to them."""
+    for each in tuple(_of_threads):
+        each.noted = signum
+
+
 class Checkpoints:
     """The last two checkpoints of a training, checkpoint.h5 and checkpoint-previous.h5 in its folder, and the signals
     that cause one to be written.
@@ -252,7 +261,8 @@ class Checkpoints:
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
         """Within this, Ctrl-C and SIGTERM are `noted`, to be obeyed between two steps; the second raises
-        KeyboardInterrupt at once. Only on the main thread, and only if no other code already handles the signal."""
+        KeyboardInterrupt at once. Only on the main thread, and only if no other code already handles the signal; other
+        threads obey `stop_threads`."""
         def note(signum: int, frame: FrameType | None) -> None:
             if self.noted is not None:
                 raise KeyboardInterrupt
@@ -263,8 +273,11 @@ class Checkpoints:
             for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
                 if signal.getsignal(number) is default:
                     before[number] = signal.signal(number, note)
+        else:
+            _of_threads.add(self)
         try:
             yield
         finally:
+            _of_threads.discard(self)
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -11,6 +11,7 @@ import numpy as np
 from ..core.device import to_numpy
 from ..data.items import Items
 from ..data.loader import DataLoader
+from ..data.once import once
 from ..data.sources import arrays_of, leaves
 from ..nn.weights.common import shown
 
@@ -28,14 +29,18 @@ def contents_of(loader: object) -> dict[str, str]:
     """
     source: Any = loader.dataset if isinstance(loader, DataLoader) else None
     if isinstance(source, Items):
-        names = {f"{what} names": _names(getattr(source, field)) for what, field in (("class", "classes"),
-                                                                                    ("column", "columns"))
-                 if hasattr(source, field)}
-        return {**names, "labels": _digest(source.labels.astype(np.int64)),
-                source.items: _digest(getattr(source, source.items))}
+        return once(source, lambda: _of_items(source))
     arrays = None if source is None else arrays_of(source, "fit")
     parts = [] if arrays is None else leaves(arrays)
     return {f"values of array {i} of {len(parts)}": _digest(to_numpy(part)) for i, part in enumerate(parts, 1)}
+
+
+def _of_items(source: Items) -> dict[str, str]:
+    names = {f"{what} names": _names(getattr(source, field)) for what, field in (("class", "classes"),
+                                                                                ("column", "columns"))
+             if hasattr(source, field)}
+    return {**names, "labels": _digest(source.labels.astype(np.int64)),
+            source.items: _digest(getattr(source, source.items))}
 
 
 def differences(there: object, here: dict[str, str]) -> list[str]:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,7 +26,7 @@ from tiers import tiered
 import minidl
 from minidl import data, nn, training
 from minidl.ops.cpu import parallel
-from minidl.tools import cli
+from minidl.tools import cli, workers
 from minidl.tools import sweep as sweeps
 from minidl.tools.cli import sweep as commands
 from minidl.tools.cli.sweep import values_of
@@ -128,13 +129,13 @@ def test_flags_that_contradict_a_sweep(flags: list[str], said: str, capsys: pyte
     assert not Path("runs").exists()
 
 
-def test_processes_that_cannot_be(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["train", *QUICK, "--sweep", "lr=0.1|0.2", "--workers", "2"]
+def test_workers_that_cannot_be(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["train", *QUICK, "--sweep", "precision=fp32|tf32", "--workers", "2"]
     with monkeypatch.context() as patch:
         patch.setattr(commands.train, "prepare", lambda args: "cuda")
         assert cli.main(flags) == 2
-    assert ("--workers=2 has no meaning on a GPU, where the nets train one after another; leave it out, or name "
-            "--device cpu") in capsys.readouterr().err
+    assert ("--workers=2 contradicts --sweep precision=...: on a GPU, nets that are trained at once have one "
+            "precision; leave one out") in capsys.readouterr().err
     args = commands.train.parser("minidl train").parse_args(flags[1:])
     monkeypatch.setattr(commands.distributed.current(), "size", 2)
     with pytest.raises(ValueError, match=r"^--sweep trains each net in one process, not in the ranks of mpiexec;"):
@@ -216,17 +217,17 @@ def test_a_process_ends_quietly_if_the_first_one_is_gone(monkeypatch: pytest.Mon
                 raise BrokenPipeError(32, "Broken pipe")
 
         def recv_bytes(self) -> bytes:
-            return pickle.dumps(None)
+            return pickle.dumps(workers.Job(Path(), len, None))
 
         def recv(self) -> None:
             return None
 
     for name, stand_in in (("signal.signal", lambda *_: None), ("_end_with_parent", lambda: None),
                            ("_train", lambda *_: ("finished", ""))):
-        monkeypatch.setattr(f"minidl.tools.sweep.{name}", stand_in)
+        monkeypatch.setattr(f"minidl.tools.workers.{name}", stand_in)
     monkeypatch.setattr(sys, "orig_argv", [])
     monkeypatch.setenv("MINIDL_NUM_THREADS", "1")
-    sweeps._serve(Gone(), 1, [])
+    workers._serve(Gone(), 1, [])
     parallel.threads.cache_clear()
 
 
@@ -267,11 +268,94 @@ def test_random_sweeps(number: int) -> None:
     assert counts["nets"] >= 2
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("number", range(8))
+def test_gpu_random_sweeps(number: int) -> None:
+    """In threads, each with a stream of its own."""
+    _, wrong, counts = random_sweeps.check(number, "cuda")
+    assert not wrong, f"{random_sweeps.drawn(number)}: {wrong}"
+    assert counts["nets"] >= 2
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.slow
 def test_random_sweeps_find_a_net_that_knows_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(minidl, "manual_seed", lambda seed: None)
     assert any(random_sweeps.check(number)[1] for number in range(9) if not random_sweeps.drawn(number).workers)
+
+
+# ---------------------------------------------------------------- threads, as on a GPU
+ENDS = {13: ("failed", "its thread ended by SystemExit: thirteen"), 14: ("failed", "fourteen"), 15: ("diverged", None)}
+
+
+def ending(width: int = 8, classes: int = 10) -> nn.Module:
+    print(f"{width} wide")
+    if width == 13:
+        raise SystemExit("thirteen")
+    if width == 14:
+        raise RuntimeError("fourteen")
+    return build(width, classes)
+
+
+def overflowing(net: nn.Module, optimizer: Any, folder: Path) -> list[Any]:
+    """The net of width 15 has infinite weights from the start."""
+    if "width=15" in folder.name:
+        with minidl.no_grad():
+            net[1].weight.fill_(1e38)
+    return []
+
+
+@pytest.mark.parametrize("free", [2**40, 0])
+def test_threads_give_each_net_the_bits_that_it_has_alone(free: int, monkeypatch: pytest.MonkeyPatch,
+                                                         capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever its neighbours do; a GPU without memory for more has one at a time. Each net's lines are in its log."""
+    given: dict[str, Any] = {"epochs": 3, "lr": 0.1, "width": [8, 13, 9, 14, 15, 10], "callbacks": overflowing,
+                             "device": "cpu"}
+    with random_sweeps.as_on_a_gpu():
+        monkeypatch.setattr(workers, "_device", lambda: (0, free))
+        found = minidl.sweep(ending, (digits(), digits("test", 100)), **given, folder="all", workers=4)
+    assert capsys.readouterr().out == ""
+    assert len(found.rows) == 6
+    for row in found.rows:
+        width = row["settings"]["width"]
+        assert Path(f"all/width={width}.log").read_text().startswith(f"{width} wide\n")
+        if width in ENDS:
+            state, why = ENDS[width]
+            assert row["state"] == state, row["why"]
+            assert row["why"] == (why or row["why"])
+        else:
+            minidl.sweep(ending, (digits(), digits("test", 100)), **{**given, "width": width}, folder=f"{width}",
+                         workers=0)
+            assert same(row["folder"], f"{width}/net")
+
+
+@pytest.mark.parametrize(("taken", "at_once"), [(300, 2), (100, 4)])       # 0.8 of 700 bytes hold one more of 300
+def test_nets_begin_together_after_the_firsts_first_epoch(taken: int, at_once: int,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the GPU has memory for, by what the first one took of 1,000 bytes."""
+    begun, running, most = list[str](), set[str](), [0]
+    memory, together = iter([1000]), threading.Barrier(at_once)
+
+    def work(shared: object, net: workers.Net, path: Path, told: object) -> None:
+        begun.append(net.name)
+        running.add(net.name)
+        if net.name == "0":
+            time.sleep(0.1)
+            assert begun == ["0"]
+            path.mkdir(parents=True)
+            (path / "metrics.jsonl").write_text("{}\n")
+        if int(net.name) < at_once:
+            together.wait(10)
+        most[0] = max(most[0], len(running))
+        running.remove(net.name)
+
+    monkeypatch.setattr(workers, "_device", lambda: (0, next(memory, 1000 - taken)))
+    monkeypatch.setattr(workers, "_on_a_stream", lambda device: nullcontext())
+    done, nets = list[tuple[str, ...]](), [workers.Net(str(i), {}, 1) for i in range(6)]
+    workers.in_threads(nets, workers.Job(Path(), work, None), 4,
+                       lambda net, *outcome: done.append((net.name, *outcome)), lambda nets: None)
+    assert sorted(done) == [(str(i), "finished", "") for i in range(6)]
+    assert most == [at_once]
 
 
 # ---------------------------------------------------------------- in Python
@@ -472,7 +556,7 @@ def test_what_was_typed_cannot_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     exec("def build(): ...", vars(typed))
     monkeypatch.setitem(sys.modules, "__main__", typed)
     said = "a process cannot import what was typed here; functions in a file can be"
-    assert sweeps._packed(sweeps.Job(Path("all"), typed.build, None)) == (b"", said)
+    assert workers.packed(workers.Job(Path("all"), typed.build, None)) == (b"", said)
 
 
 SCRIPT = """

@@ -214,6 +214,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/lab", BASE),
     ("minidl/tools/onnx", ("onnx", f"{CORE}/version", "minidl/nn/weights/files", *BASE)),
     ("minidl/tools/sweep", ("numpy", "minidl")),
+    ("minidl/tools/workers", ("cupy", "minidl")),
     ("minidl/tools/plot", ("numpy", "matplotlib", "tensorboardX", "minidl")),
     ("minidl/tools/cli", ("numpy", "cupy", "mpi4py", "minidl")),
     ("minidl/habits", ("minidl/data", *NN, "minidl/optim", *BASE)),

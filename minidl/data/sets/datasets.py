@@ -17,6 +17,7 @@ from ...core.device import as_array, unmasked
 from ...core.host import cache_folder
 from ..images import channel_statistics
 from ..items import Items
+from ..once import once
 from .catalog import OWNERS, SPECS, DataFile, Spec
 from .download import install
 from .formats import FORMATS, SUFFIXES, Content, parse_idx, read
@@ -94,7 +95,7 @@ class Dataset(Items):
         >>> Dataset("mine", "train", np.full((5, 1, 28, 28), 51, np.uint8), np.arange(5)).preprocessing((1, 32, 32))
         {'mean': [0.2], 'std': [0.0], 'padding': 2}
         """
-        mean, std = channel_statistics(self)
+        mean, std = once(self, lambda: channel_statistics(self))
         return {"mean": mean.tolist(), "std": std.tolist(), "padding": (shape[1] - self.images.shape[2]) // 2}
 
 

@@ -6,12 +6,13 @@ import argparse
 import re
 import shlex
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from minidl import distributed, zoo
-from minidl.ops.cpu import parallel
+from minidl.data.once import unchanging
 from minidl.tools import sweep as nets_of
 from minidl.training import read_config
 from minidl.zoo.own import is_code
@@ -21,6 +22,8 @@ from .common import Parser, complain, say, typed, warned
 
 OF_RESUME = ("data_dir", "debug", "model", "no_progress", "plugin", "resume", "threads", "workers")
 OF_PROCESS = ("plugin", "threads")         # what a sweep that goes on is told again
+OF_DATA = "model", "option", "data", "data_dir", "label", "header", "limit_train", "limit_test", "seed"
+_last: dict[str, train.Loaded] = {}        # the data of the last net: mostly they are those of the next
 FORMS = "A:B:N or A:B:N:log (N numbers from A to B), A:B (ints from A to below B), or V|V|V"
 
 
@@ -110,9 +113,9 @@ def sweep(args: argparse.Namespace, prog: str) -> None:
         if name.startswith("option.") and name[7:] not in options:
             raise ValueError(f"--sweep: model {first.model!r} has no option {name[7:]!r}; it has "
                              f"{', '.join(options) or 'none'}")
-    if where == "cuda" and args.workers:
-        raise ValueError(f"--workers={args.workers} has no meaning on a GPU, where the nets train one after another; "
-                         "leave it out, or name --device cpu")
+    if where == "cuda" and "precision" in swept and (args.workers or 1) > 1:
+        raise ValueError(f"--workers={args.workers} contradicts --sweep precision=...: on a GPU, nets that are trained "
+                         "at once have one precision; leave one out")
 
     def settings(each: dict[str, Any]) -> argparse.Namespace:
         found = train.settings([*flags, *_flags(each)], prog)
@@ -125,17 +128,17 @@ def sweep(args: argparse.Namespace, prog: str) -> None:
         complain(f"warning: the seed also decides which {data.items} of {data.name} are for the test, so nets of other "
                  "seeds have other test sets; for one test set, give it a file or folder of its own (docs/data.md)")
     folder = Path(args.resume or args.output_dir or nets_of.new_folder(zoo.find(found.model).name))
-    threads = parallel.threads()
-    workers = min(len(nets), args.workers or (1 if where == "cuda" else threads))
+    most = 1 if where == "cuda" and "precision" in swept else nets_of.most_at_once(where)
+    workers = min(len(nets), args.workers or most)
     say(f"{found.model} on {data.name} ({data.source}): {len(data.labels)} training and {len(test.labels)} test "
-        f"{test.items}, {where}, {len(nets)} nets, {workers} process{'es' * (workers > 1)}, sweep folder {folder}")
+        f"{test.items}, {where}, {len(nets)} nets, {workers} at once, sweep folder {folder}")
     code = f" {shlex.quote(args.model)}" * is_code(args.model)
     again = f"go on with: {typed(prog)}{code} --resume {shlex.quote(str(folder))}"
     try:
         facts = {"spec": known["spec"], "flags": known["flags"], "code": zoo.find(found.model).code,
                  "data": nets_of.of_data(data, test)}
-        done = nets_of.trained(nets, nets_of.Job(folder, train_one, (prog, flags)), workers, threads, facts=facts,
-                               resume=bool(args.resume), progress=not args.no_progress)
+        done = nets_of.trained(nets, nets_of.Job(folder, train_one, (prog, flags), as_a_worker), workers,
+                               where, facts=facts, resume=bool(args.resume), progress=not args.no_progress)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the sweep is in {folder}, {again}") from None
     _tell(done, again)
@@ -198,9 +201,28 @@ def train_one(shared: tuple[str, list[str]], net: nets_of.Net, path: Path, told:
     if not begun:                          # what a kill left before the run began
         for name in ("metrics.jsonl", ".config.json.part"):
             (path / name).unlink(missing_ok=True)
-    with warned():
+    argv = [*flags, *_flags(net.settings), "--no-progress", f"--{'resume' if begun else 'output-dir'}={path}"]
+    args = train.settings(argv, prog)
+    args.threads = None                    # the process has its share
+    train.run(args, report=False, load=_loaded)
+
+
+def _loaded(args: argparse.Namespace) -> train.Loaded:
+    """`train.load_data`, but for the nets of a sweep that have the same data only once."""
+    key = repr([getattr(args, name) for name in OF_DATA if name != "seed" or train.splits_by_seed(args.data)])
+    known = _last
+    if key not in known:
+        known = {key: train.load_data(args)}
+        _last.clear()
+        _last.update(known)
+    return known[key]
+
+
+@contextmanager
+def as_a_worker() -> Iterator[None]:
+    """Within, a warning is a line, but of numbers that overflow there is none: such a net diverges; and data do not
+    change."""
+    with warned(), unchanging():
         warnings.simplefilter("ignore", RuntimeWarning)
-        argv = [*flags, *_flags(net.settings), "--no-progress", f"--{'resume' if begun else 'output-dir'}={path}"]
-        args = train.settings(argv, prog)
-        args.threads = None                # the process has its share
-        train.run(args, report=False)
+        yield
+    _last.clear()

@@ -202,8 +202,8 @@ def _of_runs(p: Parser) -> None:
     other.add_argument("--sweep", metavar="NAME=VALUES,...", help="train a net for each combination of these settings, "
                        "in run folders in one: lr=0.01:0.3:16:log (16 numbers), seed=0:8 (0 to 7), "
                        "optimizer=sgd|adamw, option.NAME=V|V")
-    p.add_argument("--workers", type=positive, metavar="N", help="processes of a sweep on a CPU (default: one for each "
-                   "core)")
+    p.add_argument("--workers", type=positive, metavar="N", help="nets of a sweep that are trained at once "
+                   "(default: on a CPU one for each core, on a GPU 4)")
     p.add_argument("--check-grads", action="store_true", help="do not train: compare the gradients of the whole net "
                    f"with finite differences in float64, on {SAMPLES} training images or rows")
     p.add_argument("--save-every", type=whole, default=0, metavar="N", help="write a checkpoint each N steps, beside "
@@ -360,7 +360,11 @@ def items(shape: tuple[int, ...]) -> str:
     return f"images of {shape[1]}x{shape[2]}" if len(shape) == 3 else "rows of a table"
 
 
-def same_data(args: argparse.Namespace) -> tuple[data.Data, data.Data, str | None]:
+Loaded = tuple[data.Data, data.Data, str | None]
+Load = Callable[[argparse.Namespace], Loaded]
+
+
+def same_data(args: argparse.Namespace, load_data: Load) -> Loaded:
     """`load_data` of each rank; the first goes ahead, since it may have to download. Raises ValueError if the ranks
     found different data."""
     world, found = distributed.current(), None
@@ -523,12 +527,13 @@ def config_of(args: argparse.Namespace, train: data.Data, test: data.Data, note:
         **{key: before[key] for key in ("data_asked", "data_note", "output_dir") if key in before}}
 
 
-def run(args: argparse.Namespace, report: bool = True) -> None:
-    """Train, and leave the run folder; with --eval only evaluate. report: draw the run, too."""
+def run(args: argparse.Namespace, report: bool = True, load: Load | None = None) -> None:
+    """Train, and leave the run folder; with --eval only evaluate. report: draw the run, too. load: in the
+    place of `load_data`."""
     check(args)
     where = prepare(args)
     world = distributed.current()
-    train, test, note = same_data(args)
+    train, test, note = same_data(args, load or load_data)
     if args.eval is not None:
         if world.rank == 0:
             look(args, train, test, where)

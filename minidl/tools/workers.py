@@ -1,0 +1,264 @@
+"""Who trains the nets of a sweep: this thread, one after the other; threads on a GPU, each with a stream of its own, so
+that small nets fill it together; or processes on a CPU, which share its threads."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
+from multiprocessing import connection
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TextIO
+
+from minidl.core.device import shared_with_threads
+from minidl.ops.cpu import parallel
+from minidl.training.checkpoint import stop_threads
+
+PAUSE, SHORT = 0.5, 0.02                   # seconds between two looks at how far the nets are, and the first one
+FREE = 0.8                                 # of a GPU's free memory that more nets may take
+AT_ITS_START = ("sweep: a process ended at its start, with status {}; in a script, call minidl.sweep below "
+                '`if __name__ == "__main__":`, and define functions above it, or train in this process: workers=0')
+
+Outcome = tuple[str, str]                  # a net's state, and why it failed
+
+
+class Net(NamedTuple):
+    """One of a sweep: the name of its run folder, its settings, and how many epochs it has."""
+
+    name: str
+    settings: dict[str, Any]
+    epochs: int
+
+
+class Job(NamedTuple):
+    """What a worker needs: the sweep's folder, and work(shared, net, run folder, told), which trains a net. It may be
+    called again for a run folder that is partly there; told(text) takes a line per epoch. within: a context that each
+    process enters first."""
+
+    folder: Path
+    work: Callable[..., object]
+    shared: object
+    within: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+Done = Callable[[Net, str, str], None]     # takes what became of a net
+Look = Callable[[Sequence[Net]], None]     # takes the nets that are trained now
+
+
+# ---------------------------------------------------------------- in this thread
+def one_by_one(todo: Sequence[Net], job: Job, done: Done, look: Look) -> None:
+    """Train the nets in this thread."""
+    with _each_to_its_log(), job.within():
+        for net in todo:
+            done(net, *_train(job, net, look))
+
+
+def _train(job: Job, net: Net, look: Look = lambda nets: None) -> Outcome:
+    """Train a net; what this thread prints goes to a file of the net's own."""
+    def told(line: str) -> None:
+        print(line)
+        look([net])
+
+    with open(job.folder / f"{net.name}.log", "a", encoding="utf-8", buffering=1) as log:
+        _logs.log = log
+        try:
+            job.work(job.shared, net, job.folder / net.name, told)
+        except FloatingPointError as error:
+            print(error)
+            return "diverged", str(error)
+        except Exception as error:         # whatever a user's net may raise
+            traceback.print_exc()
+            return "failed", str(error) or type(error).__name__
+        finally:
+            _logs.log = None
+    return "finished", ""
+
+
+class _Logs(threading.local):
+    log: TextIO | None = None              # of the net that this thread trains
+
+
+_logs = _Logs()
+
+
+class _Printed:
+    """In the place of sys.stdout or sys.stderr: what a thread prints while it trains a net goes to the net's log."""
+
+    def __init__(self, before: TextIO | None):
+        self._before = before or open(os.devnull, "w", encoding="utf-8")       # noqa: SIM115  # until the end
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_logs.log or self._before, name)
+
+
+@contextmanager
+def _each_to_its_log() -> Iterator[None]:
+    with redirect_stdout(_Printed(sys.stdout)), redirect_stderr(_Printed(sys.stderr)):
+        yield
+
+
+# ---------------------------------------------------------------- threads
+def in_threads(todo: Sequence[Net], job: Job, threads: int, done: Done, look: Look) -> None:
+    """Share the nets out among `threads` threads, or fewer if the GPU has not the memory. In the first net's first
+    epoch the others wait: so it is seen how much a net takes, and algorithms are measured on an idle GPU. If this is
+    interrupted, each net that is trained stops as by a signal, with a checkpoint."""
+    device, free = _device()
+    queue, ended, running = deque(todo), SimpleQueue[tuple[Net, Outcome]](), dict[str, Net]()
+    at_work = list[threading.Thread]()
+
+    def serve() -> None:
+        with _on_a_stream(device), suppress(IndexError):       # until there are no more
+            while True:
+                net = queue.popleft()
+                running[net.name] = net
+                try:
+                    outcome = _train(job, net)
+                except BaseException as error:         # SystemExit, or what stop_threads makes fit raise
+                    outcome = "failed", f"its thread ended by {type(error).__name__}: {error}"
+                del running[net.name]
+                ended.put((net, outcome))
+
+    def begin(count: int) -> None:
+        for _ in range(count):
+            at_work.append(threading.Thread(target=serve, daemon=True))
+            at_work[-1].start()
+
+    first, left = job.folder / todo[0].name / "metrics.jsonl" if todo else None, len(todo)
+    with _each_to_its_log(), _often_in_turn(), job.within():
+        try:
+            begin(min(1, left))
+            while left:
+                with suppress(Empty):
+                    net, outcome = ended.get(timeout=SHORT if first else PAUSE)
+                    left -= 1
+                    done(net, *outcome)
+                look(list(running.values()))
+                if first and (left < len(todo) or (first.exists() and first.stat().st_size)):
+                    taken, first = free - _device()[1], None
+                    begin(min(threads - 1, left, int(FREE * (free - taken) / max(1, taken))))
+        finally:
+            queue.clear()
+            while alive := [thread for thread in at_work if thread.is_alive()]:
+                stop_threads(signal.SIGTERM)
+                alive[0].join(PAUSE)
+
+
+@contextmanager
+def _often_in_turn() -> Iterator[None]:
+    """A thread that replays a graph gives Python's lock away at each launch, and must have it again soon: within the
+    usual 5 ms the GPU comes to its end."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _device() -> tuple[int, int]:
+    """The current GPU, and its free bytes."""
+    import cupy
+
+    return cupy.cuda.runtime.getDevice(), cupy.cuda.runtime.memGetInfo()[0]
+
+
+@contextmanager
+def _on_a_stream(device: int) -> Iterator[None]:
+    """Within this, the thread's work is on a stream of its own."""
+    import cupy
+
+    with cupy.cuda.Device(device), cupy.cuda.Stream(non_blocking=True), shared_with_threads():
+        yield
+
+
+# ---------------------------------------------------------------- processes
+def packed(job: Job) -> tuple[bytes, str]:
+    """A job in the form that can be sent to a process; or why it cannot be."""
+    try:
+        sent = pickle.dumps(job)
+    except Exception as error:             # PicklingError, AttributeError, TypeError: as the object has it
+        return b"", f"a process cannot be sent it ({error}); functions at the top of a file can be"
+    if b"__main__" in sent and not hasattr(sys.modules["__main__"], "__file__"):
+        return b"", "a process cannot import what was typed here; functions in a file can be"
+    return sent, ""
+
+
+def in_processes(todo: Sequence[Net], sent: bytes, workers: int, threads: int, done: Done, look: Look) -> None:
+    """Share the nets out among `workers` processes. If one ends, its net has failed, and another one follows."""
+    context, queue = multiprocessing.get_context("spawn"), deque(todo)
+    running: dict[Any, tuple[Any, Net | None]] = {}
+
+    def begin() -> None:
+        here, there = context.Pipe()
+        process = context.Process(target=_serve, args=(there, max(1, threads // workers), sys.orig_argv), daemon=True)
+        process.start()                    # this never returns if a process dies before it has read large args
+        there.close()
+        running[here] = process, None
+
+    try:
+        for _ in range(workers):
+            begin()
+        while running:
+            ready: list[Any] = connection.wait(list(running), PAUSE)
+            for here in ready:
+                process, net = running[here]
+                try:
+                    if (answer := here.recv()) == "ready":
+                        here.send_bytes(sent)
+                        continue
+                except (EOFError, OSError):
+                    process.join()
+                    if net is None:
+                        raise ValueError(AT_ITS_START.format(process.exitcode)) from None
+                    del running[here]
+                    done(net, "failed", f"its process ended with status {process.exitcode}")
+                    if queue:
+                        begin()
+                    continue
+                if net is not None:
+                    done(net, *answer)
+                if queue:
+                    running[here] = process, queue.popleft()
+                    with suppress(OSError):            # it has just ended: the next look finds that
+                        here.send(running[here][1])
+                else:
+                    del running[here]
+                    here.close()
+                    process.join()
+            look([net for _, net in running.values() if net is not None])
+    except BaseException:
+        for process, _ in running.values():
+            process.terminate()            # a training then writes its checkpoint
+        for process, _ in running.values():
+            process.join()
+        raise
+
+
+def _serve(parent: connection.Connection[Any, Any], threads: int, command: list[str]) -> None:
+    """A process: train the nets that it is sent, until there are no more, or the process that sends them is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)       # Ctrl-C reaches the first process, which ends the others
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ["MINIDL_NUM_THREADS"] = str(threads)
+    parallel.threads.cache_clear()
+    sys.orig_argv[:] = command             # what a run's record says of how it began
+    parent.send("ready")
+    job = pickle.loads(parent.recv_bytes())
+    parent.send("has the job")
+    with suppress(EOFError, ConnectionError, KeyboardInterrupt), _each_to_its_log(), job.within():
+        while True:                        # until the first process is gone, or stops this one
+            parent.send(_train(job, parent.recv()))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
