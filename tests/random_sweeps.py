@@ -164,7 +164,7 @@ def as_on_a_gpu() -> Iterator[None]:
     def trained(nets: Any, job: Any, count: int, device: str, **given: Any) -> Any:
         return right(nets, job, count, "cuda", **given)
     right = sweeps.trained
-    with (mock.patch.object(sweeps, "trained", trained), mock.patch.object(workers, "_device", return_value=(0, 2**40)),
+    with (mock.patch.object(sweeps, "trained", trained), mock.patch.object(workers, "_device", return_value=0),
           mock.patch.object(workers, "_on_a_stream", side_effect=lambda device: nullcontext())):
         yield
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import copy
 import math
 from collections import deque
@@ -446,13 +447,14 @@ Part = tuple[int, Array]                   # a batch's number, and its indices
 
 
 def _ahead(make: Callable[[Part], Batch], parts: list[Part], depth: int) -> Iterator[Batch]:
-    """make(part) of each part in turn, up to `depth` parts ahead, on a thread that ends with the consumer."""
-    pool = ThreadPoolExecutor(1, thread_name_prefix="minidl-prefetch")
+    """make(part) of each part in turn, up to `depth` parts ahead, on a thread that ends with the consumer, and works in
+    its context."""
+    pool, context = ThreadPoolExecutor(1, thread_name_prefix="minidl-prefetch"), contextvars.copy_context()
     try:
-        ready = deque(pool.submit(make, part) for part in parts[:depth])
+        ready = deque(pool.submit(context.run, make, part) for part in parts[:depth])
         for part in parts[depth:]:
             batch = ready.popleft().result()
-            ready.append(pool.submit(make, part))
+            ready.append(pool.submit(context.run, make, part))
             yield batch
         while ready:
             yield ready.popleft().result()

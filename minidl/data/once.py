@@ -1,4 +1,4 @@
-"""What is computed of data that do not change, once for all nets that are trained on them."""
+"""What is computed from data that do not change, once for all nets that are trained on them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_found: list[dict[Any, tuple[Callable[[], object], Any]]] = []       # of the contexts that this process is within
+
+class _Found:
+    """What the process knows within `unchanging`."""
+
+    def __init__(self) -> None:
+        self.of_objects: dict[Any, tuple[Callable[[], object], Any]] = {}
+        self.last: tuple[object, Any] | None = None
+
+
+_found: list[_Found] = []                  # one for each context that the process is within: the same
 
 
 @contextmanager
 def unchanging() -> Iterator[None]:
-    """Within this, no data set changes."""
-    _found.append({})
+    """Within this, no data set changes, nor a file that holds one."""
+    _found.append(_found[-1] if _found else _Found())
     try:
         yield
     finally:
@@ -23,11 +32,23 @@ def unchanging() -> Iterator[None]:
 
 
 def once(of: object, compute: Callable[[], T]) -> T:
-    """compute() of a data set; where these do not change, what it gave before for the same one."""
+    """compute() of a data set; if data do not change, what the same function gave before for the same one."""
     if not _found:
         return compute()
-    key, found = (id(of), compute.__code__), _found[-1]
-    if key not in found or found[key][0]() is not of:          # one that is gone had its number
-        found[key] = weakref.ref(of), compute()
-    value: T = found[key][1]
+    key, found = (id(of), compute.__code__), _found[-1].of_objects
+    known = found.get(key)
+    if known is None or known[0]() is not of:          # one that is gone had its number
+        known = found[key] = weakref.ref(of), compute()
+    value: T = known[1]
+    return value
+
+
+def last(key: object, compute: Callable[[], T]) -> T:
+    """compute(); if data do not change, what was given last, if it was for the same key."""
+    known = _found[-1].last if _found else None
+    if known is None or known[0] != key:
+        known = key, compute()
+        if _found:
+            _found[-1].last = known
+    value: T = known[1]
     return value

@@ -23,8 +23,9 @@ import minidl
 from minidl import nn, ops, optim, zoo
 from minidl.core import device as devices
 from minidl.data import DataLoader, Dataset, Table
+from minidl.data.items import Items as InMemory
 from minidl.data.once import unchanging
-from minidl.data.sources import counted
+from minidl.data.sources import arrays_of, counted
 from minidl.nn.weights import warn_of_change
 from minidl.ops.cpu import parallel
 from minidl.training import RunFolder, fit, read_config, read_metrics
@@ -40,7 +41,7 @@ from .plot.svg import chart, series
 from .workers import Job, Net, in_processes, in_threads, one_by_one, packed
 
 FILE, ROWS, PAGE = "sweep.json", "sweep.jsonl", "sweep.html"
-ON_A_GPU = 4                               # nets at once: eight are hardly faster (notebook sweep.md)
+NETS_ON_A_GPU = 4                          # at once; more pay for nets of small batches alone (notebook sweep.md)
 REPEATS = ("seed", "fold")                 # settings over which results spread: none of their values is better
 MAX_LINES = 40                             # of a table on the screen
 
@@ -106,8 +107,9 @@ def trained(nets: Sequence[Net], job: Job, workers: int, device: str, *, facts: 
         todo = [net for net in nets if net.name not in kept]
         bar = _Bar(nets, job.folder, progress, rows)
         try:
+            workers = min(workers, len(todo))
             if sent:
-                in_processes(todo, sent, min(workers, len(todo)), parallel.threads(), done, bar.look)
+                in_processes(todo, sent, workers, parallel.threads(), done, bar.look)
             elif workers > 1 and device == "cuda":
                 in_threads(todo, job, workers, done, bar.look)
             else:
@@ -355,8 +357,11 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     facts = {"program": True, "model": model.name, "code": model.code,
              "data": of_data(*([data] if fold is not None else data)),
              "fixed": {name: text(value) for name, value in given.items() if name not in lists}}
-    found = trained(nets, Job(place_, _fit, shared, unchanging),
-                    most_at_once(where) if workers is None else workers, where, facts=facts, resume=resume,
+    if workers is None:                    # items that your own code makes, for one net at a time
+        parts = [data] if fold is not None else data
+        own = any(not isinstance(part, InMemory) and arrays_of(part, "sweep") is None for part in parts)
+        workers = most_at_once(where, own or "transform" in shared["loader"])
+    found = trained(nets, Job(place_, _fit, shared, unchanging), workers, where, facts=facts, resume=resume,
                     progress=progress, say=say)
     found.build = None if isinstance(build, str) and build in zoo.MODELS else build
     return found
@@ -365,9 +370,10 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
 OF_NETS = "dataset", "batch_size", "seed", "shuffle", "device", "part"         # what the sweep gives to loaders
 
 
-def most_at_once(device: str) -> int:
-    """How many nets are trained at once if nothing else is said."""
-    return ON_A_GPU if device == "cuda" else parallel.threads()
+def most_at_once(device: str, alone: bool) -> int:
+    """How many nets are trained at once if nothing else is said. alone: whether one thread at a time may be at what the
+    nets share."""
+    return parallel.threads() if device == "cpu" else 1 if alone else NETS_ON_A_GPU
 
 
 def new_folder(name: str) -> Path:

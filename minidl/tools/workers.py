@@ -1,5 +1,5 @@
-"""Who trains the nets of a sweep: this thread, one after the other; threads on a GPU, each with a stream of its own, so
-that small nets fill it together; or processes on a CPU, which share its threads."""
+"""Who trains the nets of a sweep: this thread, one after the other; for a GPU several threads of this process, each
+with a stream of its own, so that small nets fill it together; or processes on a CPU, which share its cores."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
+from contextvars import ContextVar
+from functools import partial
 from multiprocessing import connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -20,10 +22,10 @@ from typing import Any, NamedTuple, TextIO
 
 from minidl.core.device import shared_with_threads
 from minidl.ops.cpu import parallel
-from minidl.training.checkpoint import stop_threads
+from minidl.training.checkpoint import Interrupted, Stop
 
-PAUSE, SHORT = 0.5, 0.02                   # seconds between two looks at how far the nets are, and the first one
-FREE = 0.8                                 # of a GPU's free memory that more nets may take
+PAUSE, FIRST_PAUSE = 0.5, 0.02             # seconds between two looks at how far the nets are, and at the first one
+AGAIN = "again"                            # the state of a net that gives its place back
 AT_ITS_START = ("sweep: a process ended at its start, with status {}; in a script, call minidl.sweep below "
                 '`if __name__ == "__main__":`, and define functions above it, or train in this process: workers=0')
 
@@ -56,19 +58,20 @@ Look = Callable[[Sequence[Net]], None]     # takes the nets that are trained now
 # ---------------------------------------------------------------- in this thread
 def one_by_one(todo: Sequence[Net], job: Job, done: Done, look: Look) -> None:
     """Train the nets in this thread."""
-    with _each_to_its_log(), job.within():
+    with job.within():
         for net in todo:
-            done(net, *_train(job, net, look))
+            done(net, *_train(job, net, _redirected, look))
 
 
-def _train(job: Job, net: Net, look: Look = lambda nets: None) -> Outcome:
-    """Train a net; what this thread prints goes to a file of the net's own."""
+def _train(job: Job, net: Net, printed_to: Callable[[TextIO], AbstractContextManager[object]],
+           look: Look = lambda nets: None, again: Callable[[Exception], bool] = lambda error: False) -> Outcome:
+    """Train a net; what it prints goes to a file of its own. again: whether after an error it is to be trained again.
+    """
     def told(line: str) -> None:
         print(line)
         look([net])
 
-    with open(job.folder / f"{net.name}.log", "a", encoding="utf-8", buffering=1) as log:
-        _logs.log = log
+    with open(job.folder / f"{net.name}.log", "a", encoding="utf-8", buffering=1) as log, printed_to(log):
         try:
             job.work(job.shared, net, job.folder / net.name, told)
         except FloatingPointError as error:
@@ -76,27 +79,124 @@ def _train(job: Job, net: Net, look: Look = lambda nets: None) -> Outcome:
             return "diverged", str(error)
         except Exception as error:         # whatever a user's net may raise
             traceback.print_exc()
-            return "failed", str(error) or type(error).__name__
-        finally:
-            _logs.log = None
+            return AGAIN if again(error) else "failed", str(error) or type(error).__name__
     return "finished", ""
 
 
-class _Logs(threading.local):
-    log: TextIO | None = None              # of the net that this thread trains
+@contextmanager
+def _redirected(log: TextIO) -> Iterator[None]:
+    with redirect_stdout(log), redirect_stderr(log):
+        yield
 
 
-_logs = _Logs()
+# ---------------------------------------------------------------- threads
+def in_threads(todo: Sequence[Net], job: Job, threads: int, done: Done, look: Look) -> None:
+    """Share the nets out among `threads` threads. The others wait until a first net has an epoch: so kernels are
+    compiled, and algorithms measured, on an idle GPU. A net that gets no memory beside others is trained again by fewer
+    threads. If this is interrupted, the nets stop as by a signal, with a checkpoint."""
+    device, stop, lock = _device(), Stop(), threading.Lock()
+    queue, ended = deque(todo), SimpleQueue[tuple[Net, Outcome] | BaseException]()
+    running, beside, at_work = dict[str, Net](), set[str](), list[threading.Thread]()      # beside: nets, not alone
+    lines = {net.name: _written(job, net) for net in todo}
+
+    def take() -> Net | None:
+        with lock:
+            if not queue:
+                return None
+            net = queue.popleft()
+            running[net.name] = net
+            if len(running) > 1:
+                beside.update(running)
+            return net
+
+    def give_back(net: Net) -> bool:
+        """A net that has ended by a lack of memory. Returns whether others are trained now."""
+        with lock:
+            del running[net.name]
+            beside.discard(net.name)
+            queue.appendleft(net)
+            return bool(running)
+
+    def serve() -> None:
+        try:
+            with _on_a_stream(device), stop.obeyed():
+                while net := take():
+                    name = net.name
+                    try:
+                        outcome = _train(job, net, _logged, again=partial(_for_want_of_memory, beside, name))
+                    except (KeyboardInterrupt, SystemExit) as error:
+                        outcome = "failed", f"its thread ended by {type(error).__name__}: {error}"
+                    if outcome[0] == AGAIN:
+                        if give_back(net):
+                            return
+                        continue
+                    with lock:
+                        del running[name]
+                        beside.discard(name)
+                    ended.put((net, outcome))
+        except BaseException as error:     # there is no stream, for example
+            ended.put(error)
+
+    def begin(count: int) -> None:
+        for _ in range(count):
+            at_work.append(threading.Thread(target=serve, daemon=True))
+            at_work[-1].start()
+
+    left = len(todo)
+    with _each_to_its_log(), _often_in_turn(), _sigterm_interrupts(), job.within():
+        try:
+            begin(min(1, left))
+            while left:
+                with suppress(Empty):
+                    found = ended.get(timeout=PAUSE if len(at_work) > 1 else FIRST_PAUSE)
+                    if isinstance(found, BaseException):
+                        raise found
+                    left -= 1
+                    done(found[0], *found[1])
+                now = list(running.values())
+                look(now)
+                if len(at_work) == 1 and any(_written(job, net) > lines[net.name] for net in now):
+                    begin(min(threads, left) - 1)
+        except BaseException as error:
+            queue.clear()
+            stop.signum = getattr(error, "signum", signal.SIGINT)
+            for thread in at_work:
+                thread.join()
+            raise
+
+
+def _for_want_of_memory(beside: set[str], name: str, error: Exception) -> bool:
+    """Whether a net beside others has ended by that."""
+    return isinstance(error, MemoryError) and name in beside
+
+
+def _written(job: Job, net: Net) -> int:
+    """Bytes of the epochs that a net has had."""
+    path = job.folder / net.name / "metrics.jsonl"
+    return path.stat().st_size if path.exists() else 0
+
+
+_log: ContextVar[TextIO | None] = ContextVar("log", default=None)      # of the net that this thread works for
+
+
+@contextmanager
+def _logged(log: TextIO) -> Iterator[None]:
+    before = _log.set(log)
+    try:
+        yield
+    finally:
+        _log.reset(before)
 
 
 class _Printed:
-    """In the place of sys.stdout or sys.stderr: what a thread prints while it trains a net goes to the net's log."""
+    """In the place of sys.stdout or sys.stderr: what is printed by a thread that trains a net, or by the thread that
+    makes its batches, goes to the net's log."""
 
     def __init__(self, before: TextIO | None):
         self._before = before or open(os.devnull, "w", encoding="utf-8")       # noqa: SIM115  # until the end
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(_logs.log or self._before, name)
+        return getattr(_log.get() or self._before, name)
 
 
 @contextmanager
@@ -105,50 +205,20 @@ def _each_to_its_log() -> Iterator[None]:
         yield
 
 
-# ---------------------------------------------------------------- threads
-def in_threads(todo: Sequence[Net], job: Job, threads: int, done: Done, look: Look) -> None:
-    """Share the nets out among `threads` threads, or fewer if the GPU has not the memory. In the first net's first
-    epoch the others wait: so it is seen how much a net takes, and algorithms are measured on an idle GPU. If this is
-    interrupted, each net that is trained stops as by a signal, with a checkpoint."""
-    device, free = _device()
-    queue, ended, running = deque(todo), SimpleQueue[tuple[Net, Outcome]](), dict[str, Net]()
-    at_work = list[threading.Thread]()
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Within this, SIGTERM raises Interrupted: its default would end the process before nets have their checkpoints."""
+    def interrupt(signum: int, frame: object) -> None:
+        raise Interrupted("sweep: SIGTERM stopped it", signum)
 
-    def serve() -> None:
-        with _on_a_stream(device), suppress(IndexError):       # until there are no more
-            while True:
-                net = queue.popleft()
-                running[net.name] = net
-                try:
-                    outcome = _train(job, net)
-                except BaseException as error:         # SystemExit, or what stop_threads makes fit raise
-                    outcome = "failed", f"its thread ended by {type(error).__name__}: {error}"
-                del running[net.name]
-                ended.put((net, outcome))
-
-    def begin(count: int) -> None:
-        for _ in range(count):
-            at_work.append(threading.Thread(target=serve, daemon=True))
-            at_work[-1].start()
-
-    first, left = job.folder / todo[0].name / "metrics.jsonl" if todo else None, len(todo)
-    with _each_to_its_log(), _often_in_turn(), job.within():
-        try:
-            begin(min(1, left))
-            while left:
-                with suppress(Empty):
-                    net, outcome = ended.get(timeout=SHORT if first else PAUSE)
-                    left -= 1
-                    done(net, *outcome)
-                look(list(running.values()))
-                if first and (left < len(todo) or (first.exists() and first.stat().st_size)):
-                    taken, first = free - _device()[1], None
-                    begin(min(threads - 1, left, int(FREE * (free - taken) / max(1, taken))))
-        finally:
-            queue.clear()
-            while alive := [thread for thread in at_work if thread.is_alive()]:
-                stop_threads(signal.SIGTERM)
-                alive[0].join(PAUSE)
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager
@@ -163,11 +233,12 @@ def _often_in_turn() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def _device() -> tuple[int, int]:
-    """The current GPU, and its free bytes."""
+def _device() -> int:
+    """The current GPU."""
     import cupy
 
-    return cupy.cuda.runtime.getDevice(), cupy.cuda.runtime.memGetInfo()[0]
+    device: int = cupy.cuda.runtime.getDevice()
+    return device
 
 
 @contextmanager
@@ -252,9 +323,9 @@ def _serve(parent: connection.Connection[Any, Any], threads: int, command: list[
     parent.send("ready")
     job = pickle.loads(parent.recv_bytes())
     parent.send("has the job")
-    with suppress(EOFError, ConnectionError, KeyboardInterrupt), _each_to_its_log(), job.within():
+    with suppress(EOFError, ConnectionError, KeyboardInterrupt), job.within():
         while True:                        # until the first process is gone, or stops this one
-            parent.send(_train(job, parent.recv()))
+            parent.send(_train(job, parent.recv(), _redirected))
 
 
 def _end_with_parent() -> None:

@@ -184,13 +184,27 @@ def lock(file: int, taken: str) -> None:
             pass
 
 
-_of_threads: set[Checkpoints] = set()      # of trainings that go on in other threads than the main one
+class Stop:
+    """Stands for a signal to the trainings of threads that are within `obeyed`: other threads than the main one get
+    none. signum: None until they are to stop."""
+
+    signum: int | None = None
+
+    @contextlib.contextmanager
+    def obeyed(self) -> Iterator[None]:
+        """Within this, this thread's trainings obey."""
+        before, _thread.stop = _thread.stop, self
+        try:
+            yield
+        finally:
+            _thread.stop = before
 
 
-def stop_threads(signum: int) -> None:
-    """Have all trainings in other threads than the main one stop as if this signal had come to them."""
-    for each in tuple(_of_threads):
-        each.noted = signum
+class _Thread(threading.local):
+    stop = Stop()
+
+
+_thread = _Thread()
 
 
 class Checkpoints:
@@ -213,7 +227,7 @@ class Checkpoints:
                               "be written") from None
         self.newest, self.previous = (self.folder / name for name in NAMES)
         self._lock: int | None = None
-        self.noted: int | None = None      # the signal that came, and the one that is to be obeyed
+        self._noted: int | None = None     # the signal that came, and the one that is to be obeyed
         self.signum: int | None = None
 
     def take(self) -> None:
@@ -258,26 +272,28 @@ class Checkpoints:
             return False
         return True
 
+    @property
+    def noted(self) -> int | None:
+        """The signal that came."""
+        return self._noted or _thread.stop.signum
+
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
         """Within this, Ctrl-C and SIGTERM are `noted`, to be obeyed between two steps; the second raises
         KeyboardInterrupt at once. Only on the main thread, and only if no other code already handles the signal; other
-        threads obey `stop_threads`."""
+        threads obey a `Stop`."""
         def note(signum: int, frame: FrameType | None) -> None:
-            if self.noted is not None:
+            if self._noted is not None:
                 raise KeyboardInterrupt
-            self.noted = signum
+            self._noted = signum
 
-        self.noted, self.signum, before = None, None, {}
+        self._noted, self.signum, before = None, None, {}
         if threading.current_thread() is threading.main_thread():
             for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
                 if signal.getsignal(number) is default:
                     before[number] = signal.signal(number, note)
-        else:
-            _of_threads.add(self)
         try:
             yield
         finally:
-            _of_threads.discard(self)
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -13,10 +13,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -305,14 +308,11 @@ def overflowing(net: nn.Module, optimizer: Any, folder: Path) -> list[Any]:
     return []
 
 
-@pytest.mark.parametrize("free", [2**40, 0])
-def test_threads_give_each_net_the_bits_that_it_has_alone(free: int, monkeypatch: pytest.MonkeyPatch,
-                                                         capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever its neighbours do; a GPU without memory for more has one at a time. Each net's lines are in its log."""
+def test_threads_give_each_net_the_bits_that_it_has_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever its neighbours do. Each net's lines are in its log."""
     given: dict[str, Any] = {"epochs": 3, "lr": 0.1, "width": [8, 13, 9, 14, 15, 10], "callbacks": overflowing,
                              "device": "cpu"}
     with random_sweeps.as_on_a_gpu():
-        monkeypatch.setattr(workers, "_device", lambda: (0, free))
         found = minidl.sweep(ending, (digits(), digits("test", 100)), **given, folder="all", workers=4)
     assert capsys.readouterr().out == ""
     assert len(found.rows) == 6
@@ -329,33 +329,138 @@ def test_threads_give_each_net_the_bits_that_it_has_alone(free: int, monkeypatch
             assert same(row["folder"], f"{width}/net")
 
 
-@pytest.mark.parametrize(("taken", "at_once"), [(300, 2), (100, 4)])       # 0.8 of 700 bytes hold one more of 300
-def test_nets_begin_together_after_the_firsts_first_epoch(taken: int, at_once: int,
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as the GPU has memory for, by what the first one took of 1,000 bytes."""
-    begun, running, most = list[str](), set[str](), [0]
-    memory, together = iter([1000]), threading.Barrier(at_once)
+Work = Callable[[workers.Net, Path], object]
 
-    def work(shared: object, net: workers.Net, path: Path, told: object) -> None:
+
+def in_threads(count: int, work: Work, threads: int = 3) -> list[tuple[str, ...]]:
+    """What becomes of so many nets, by name, in the folder."""
+    done, nets = list[tuple[str, ...]](), [workers.Net(str(i), {}, 1) for i in range(count)]
+    with random_sweeps.as_on_a_gpu():
+        workers.in_threads(nets, workers.Job(Path(), lambda shared, net, path, told: work(net, path), None), threads,
+                           lambda net, *outcome: done.append((net.name, *outcome)), lambda nets: None)
+    return sorted(done)
+
+
+def an_epoch(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    with open(path / "metrics.jsonl", "a") as file:
+        file.write("{}\n")
+
+
+@pytest.mark.parametrize("state", ["new", "goes on", "the first fails"])
+def test_the_others_begin_after_the_first_epoch(state: str) -> None:
+    first, begun, together = "1" if state == "the first fails" else "0", list[str](), threading.Barrier(3)
+
+    def work(net: workers.Net, path: Path) -> None:
         begun.append(net.name)
-        running.add(net.name)
-        if net.name == "0":
+        if net.name < first:
+            raise RuntimeError("fails")
+        if net.name == first:
             time.sleep(0.1)
-            assert begun == ["0"]
-            path.mkdir(parents=True)
-            (path / "metrics.jsonl").write_text("{}\n")
-        if int(net.name) < at_once:
+            assert begun[-1] == first
+            an_epoch(path)
+        if net.name <= str(int(first) + 2):
             together.wait(10)
-        most[0] = max(most[0], len(running))
-        running.remove(net.name)
 
-    monkeypatch.setattr(workers, "_device", lambda: (0, next(memory, 1000 - taken)))
-    monkeypatch.setattr(workers, "_on_a_stream", lambda device: nullcontext())
-    done, nets = list[tuple[str, ...]](), [workers.Net(str(i), {}, 1) for i in range(6)]
-    workers.in_threads(nets, workers.Job(Path(), work, None), 4,
-                       lambda net, *outcome: done.append((net.name, *outcome)), lambda nets: None)
-    assert sorted(done) == [(str(i), "finished", "") for i in range(6)]
-    assert most == [at_once]
+    if state == "goes on":
+        an_epoch(Path("0"))
+    assert in_threads(6, work)[1:] == [(str(i), "finished", "") for i in range(1, 6)]
+
+
+def test_nets_that_get_no_memory_are_trained_by_fewer_threads() -> None:
+    """Of 10 each first net takes 2, the others 5, and the last one 11, which has failed even alone."""
+    held, tries, lock = [0], Counter[str](), threading.Lock()
+
+    def work(net: workers.Net, path: Path) -> None:
+        size = {"0": 2, "5": 11}.get(net.name, 5)
+        tries[net.name] += 1
+        with lock:
+            if held[0] + size > 10:
+                raise MemoryError(f"{size} of {10 - held[0]}")
+            held[0] += size
+        an_epoch(path)
+        time.sleep(0.1)
+        with lock:
+            held[0] -= size
+
+    assert in_threads(6, work) == [*((str(i), "finished", "") for i in range(5)), ("5", "failed", "11 of 10")]
+    assert sum(tries.values()) > 6
+
+
+def test_a_thread_without_a_stream_ends_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_device", lambda: 0)
+
+    def none(device: int) -> None:
+        raise MemoryError("no stream")
+    monkeypatch.setattr(workers, "_on_a_stream", none)
+    with pytest.raises(MemoryError, match="no stream"):
+        workers.in_threads([workers.Net("0", {}, 1)], workers.Job(Path(), len, None), 2, lambda *_: None, len)
+
+
+class Items:
+    """Data whose items print; those of one file would not be right in several threads."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, i: int) -> tuple[np.ndarray, int]:
+        print(f"item {i}")
+        return np.zeros((1, 28, 28), np.float32), i % 3
+
+
+def test_what_makes_batches_prints_to_the_nets_log(capsys: pytest.CaptureFixture[str]) -> None:
+    for folder, within in (("threads", random_sweeps.as_on_a_gpu()), ("one", nullcontext())):
+        with within:
+            minidl.sweep(build, (Items(), Items()), epochs=1, lr=[0.1, 0.2], folder=folder, say=None, progress=False,
+                         device="cpu", workers=3 if folder == "threads" else 0)
+        assert "item" not in capsys.readouterr().out
+        assert {Path(folder, f"lr={rate}.log").read_text().count("item ") for rate in (0.1, 0.2)} == {40}
+
+
+@pytest.mark.parametrize(("data_", "loader", "threads"), [
+    ((np.zeros((9, 4), np.float32), np.arange(9) % 3), {}, 4), (Items(), {}, 1),
+    ((np.zeros((9, 4), np.float32), np.arange(9) % 3), {"transform": abs}, 1)])
+def test_items_that_your_code_makes_are_made_for_one_net_at_a_time(data_: Any, loader: Any, threads: int,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[int]()
+    monkeypatch.setattr(sweeps, "devices", mock.Mock(resolve=lambda device: "cuda"))
+    monkeypatch.setattr(sweeps, "trained", lambda nets, job, count, *_, **__: asked.append(count) or mock.Mock())
+    minidl.sweep(build, (data_, data_), epochs=1, lr=[0.1, 0.2], folder="all", loader=loader)
+    assert asked == [threads]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_only_a_sweeps_own_nets_stop_with_it() -> None:
+    """By Ctrl-C, and by SIGTERM, which also writes their checkpoints; a training of another thread goes on."""
+    own, ended = threading.Event(), list[BaseException]()
+
+    def other() -> None:
+        net = build()
+        try:
+            training.fit(net, minidl.optim.SGD(net.parameters(), 0.1), *[data.DataLoader(digits(), 50)] * 2, epochs=3,
+                         checkpoints="other", say=None, callbacks=mock.Mock(
+                             spec=["on_epoch_end"], on_epoch_end=lambda metrics: own.wait(10) and None))
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+
+    def stop(net: nn.Module, optimizer: Any, folder: Path) -> Any:
+        class Stop:
+            def on_epoch_end(self, metrics: Any) -> None:
+                if metrics["epoch"] == 2:
+                    os.kill(os.getpid(), signal.SIGTERM)
+        return Stop()
+    with random_sweeps.as_on_a_gpu(), pytest.raises(training.checkpoint.Interrupted) as found:
+        minidl.sweep(build, (digits(), digits("test", 100)), epochs=1000, lr=[0.1, 0.2], folder="all", workers=2,
+                     device="cpu", callbacks=stop, say=None)
+    own.set()
+    thread.join()
+    assert found.value.signum == signal.SIGTERM
+    assert not ended
+    assert Path("all/lr=0.1/checkpoint.h5").exists()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 # ---------------------------------------------------------------- in Python

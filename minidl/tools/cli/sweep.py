@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from minidl import distributed, zoo
 from minidl.data.once import unchanging
 from minidl.tools import sweep as nets_of
 from minidl.training import read_config
+from minidl.training.checkpoint import Interrupted
 from minidl.zoo.own import is_code
 
 from . import train
@@ -22,8 +24,6 @@ from .common import Parser, complain, say, typed, warned
 
 OF_RESUME = ("data_dir", "debug", "model", "no_progress", "plugin", "resume", "threads", "workers")
 OF_PROCESS = ("plugin", "threads")         # what a sweep that goes on is told again
-OF_DATA = "model", "option", "data", "data_dir", "label", "header", "limit_train", "limit_test", "seed"
-_last: dict[str, train.Loaded] = {}        # the data of the last net: mostly they are those of the next
 FORMS = "A:B:N or A:B:N:log (N numbers from A to B), A:B (ints from A to below B), or V|V|V"
 
 
@@ -94,6 +94,7 @@ def _flags(settings: dict[str, Any]) -> list[str]:
             for name, value in settings.items()]
 
 
+@unchanging()
 def sweep(args: argparse.Namespace, prog: str) -> None:
     """Train all nets, or those that are left, and say what came of it."""
     if args.check_grads:
@@ -128,10 +129,9 @@ def sweep(args: argparse.Namespace, prog: str) -> None:
         complain(f"warning: the seed also decides which {data.items} of {data.name} are for the test, so nets of other "
                  "seeds have other test sets; for one test set, give it a file or folder of its own (docs/data.md)")
     folder = Path(args.resume or args.output_dir or nets_of.new_folder(zoo.find(found.model).name))
-    most = 1 if where == "cuda" and "precision" in swept else nets_of.most_at_once(where)
-    workers = min(len(nets), args.workers or most)
+    workers = min(len(nets), args.workers or nets_of.most_at_once(where, alone="precision" in swept))
     say(f"{found.model} on {data.name} ({data.source}): {len(data.labels)} training and {len(test.labels)} test "
-        f"{test.items}, {where}, {len(nets)} nets, {workers} at once, sweep folder {folder}")
+        f"{test.items}, {where}, {len(nets)} nets, up to {workers} at once, sweep folder {folder}")
     code = f" {shlex.quote(args.model)}" * is_code(args.model)
     again = f"go on with: {typed(prog)}{code} --resume {shlex.quote(str(folder))}"
     try:
@@ -139,6 +139,9 @@ def sweep(args: argparse.Namespace, prog: str) -> None:
                  "data": nets_of.of_data(data, test)}
         done = nets_of.trained(nets, nets_of.Job(folder, train_one, (prog, flags), as_a_worker), workers,
                                where, facts=facts, resume=bool(args.resume), progress=not args.no_progress)
+    except Interrupted as stop:
+        raise Interrupted(f"by {signal.Signals(stop.signum).name}; the sweep is in {folder}, {again}",
+                          stop.signum) from None
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the sweep is in {folder}, {again}") from None
     _tell(done, again)
@@ -204,25 +207,13 @@ def train_one(shared: tuple[str, list[str]], net: nets_of.Net, path: Path, told:
     argv = [*flags, *_flags(net.settings), "--no-progress", f"--{'resume' if begun else 'output-dir'}={path}"]
     args = train.settings(argv, prog)
     args.threads = None                    # the process has its share
-    train.run(args, report=False, load=_loaded)
-
-
-def _loaded(args: argparse.Namespace) -> train.Loaded:
-    """`train.load_data`, but for the nets of a sweep that have the same data only once."""
-    key = repr([getattr(args, name) for name in OF_DATA if name != "seed" or train.splits_by_seed(args.data)])
-    known = _last
-    if key not in known:
-        known = {key: train.load_data(args)}
-        _last.clear()
-        _last.update(known)
-    return known[key]
+    train.run(args, report=False)
 
 
 @contextmanager
 def as_a_worker() -> Iterator[None]:
-    """Within, a warning is a line, but of numbers that overflow there is none: such a net diverges; and data do not
-    change."""
+    """Within this, data do not change, and a warning is a line. There is none of numbers that overflow: such a net
+    diverges."""
     with warned(), unchanging():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
-    _last.clear()

@@ -25,6 +25,7 @@ import numpy as np
 import minidl
 from minidl import data, distributed, nn, ops, optim, zoo
 from minidl.core import device
+from minidl.data import once
 from minidl.distributed import by_first
 from minidl.nn.weights import (
     OF_DATA,
@@ -329,18 +330,20 @@ def load_data(args: argparse.Namespace) -> tuple[data.Data, data.Data, str | Non
     model = zoo.find(args.model)
     if args.data in ("auto", *data.DATASETS):
         for flag in ("label", "header"):
-            if (given := getattr(args, flag)) is not None:
-                raise ValueError(f"--{flag}={given} has no meaning for --data={args.data}, whose labels are known; "
+            if (value := getattr(args, flag)) is not None:
+                raise ValueError(f"--{flag}={value} has no meaning for --data={args.data}, whose labels are known; "
                                  "leave it out")
-        train, test, note = data.resolve(args.data, model.recipe_for(**args.option).data, args.data_dir,
-                                         counts=(args.limit_train, args.limit_test))
+        own, counts = model.recipe_for(**args.option).data, (args.limit_train, args.limit_test)
+        train, test, note = once.last((args.data, own, args.data_dir, counts), lambda: data.resolve(
+            args.data, own, args.data_dir, counts=counts))
     else:
         shape = model.item(model.shape, **args.option)
         if 0 in shape[1:] and Path(args.data).is_dir() and not (Path(args.data) / "train.csv").exists():
             raise ValueError(f"--data {args.data} has pictures of any size, and {args.model} does not say which it "
                              f"reads; give {model.code['name'] if model.code else 'it'} an option image_size")
         shape = (shape[0] or args.option.get("in_channels", 3), *shape[1:])
-        train, test = data.own_splits(args.data, shape, seed=args.seed, label=args.label, header=args.header)
+        given = {"seed": args.seed, "label": args.label, "header": args.header}
+        train, test = once.last((args.data, shape, given), lambda: data.own_splits(args.data, shape, **given))
         note = None
     if note:
         complain(f"warning: {note}")
@@ -360,11 +363,7 @@ def items(shape: tuple[int, ...]) -> str:
     return f"images of {shape[1]}x{shape[2]}" if len(shape) == 3 else "rows of a table"
 
 
-Loaded = tuple[data.Data, data.Data, str | None]
-Load = Callable[[argparse.Namespace], Loaded]
-
-
-def same_data(args: argparse.Namespace, load_data: Load) -> Loaded:
+def same_data(args: argparse.Namespace) -> tuple[data.Data, data.Data, str | None]:
     """`load_data` of each rank; the first goes ahead, since it may have to download. Raises ValueError if the ranks
     found different data."""
     world, found = distributed.current(), None
@@ -527,13 +526,12 @@ def config_of(args: argparse.Namespace, train: data.Data, test: data.Data, note:
         **{key: before[key] for key in ("data_asked", "data_note", "output_dir") if key in before}}
 
 
-def run(args: argparse.Namespace, report: bool = True, load: Load | None = None) -> None:
-    """Train, and leave the run folder; with --eval only evaluate. report: draw the run, too. load: in the
-    place of `load_data`."""
+def run(args: argparse.Namespace, report: bool = True) -> None:
+    """Train, and leave the run folder; with --eval only evaluate. report: draw the run, too."""
     check(args)
     where = prepare(args)
     world = distributed.current()
-    train, test, note = same_data(args, load or load_data)
+    train, test, note = same_data(args)
     if args.eval is not None:
         if world.rank == 0:
             look(args, train, test, where)

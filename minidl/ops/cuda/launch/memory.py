@@ -138,11 +138,11 @@ def _one(dtype: np.dtype, device: int) -> cupy.ndarray:
 
 @contextlib.contextmanager
 def for_all_streams() -> Iterator[None]:
-    """As `lasting`, for new arrays that are kept for later calls, on whatever stream: at its end they are written."""
+    """As `lasting`, for arrays that calls on any stream will read: it waits until they are written, which no captured
+    call can do."""
     with lasting():
         yield
-    if not _current_stream().is_capturing():
-        _current_stream().synchronize()
+    _current_stream().synchronize()
 
 
 def flat(x: cupy.ndarray) -> tuple[cupy.ndarray, tuple[int, ...]]:

@@ -26,7 +26,7 @@ class Size(NamedTuple):
 
     at_once: int                           # on a multiprocessor
     threads: int
-    shares: int                            # threads as which they share out sums: it decides the order of these
+    shares: int                            # sums are divided as among this many threads: their order
     images: int                            # one after the other, up to which other kernels are not faster
 
 

@@ -31,10 +31,10 @@ class Emitted(NamedTuple):
     results: tuple[str, ...]               # of the region, in order
 
 
-def emit(region: Region, blocks: int, threads: int, most: int, at_once: int = 1) -> Emitted | None:
+def emit(region: Region, blocks: int, shares: int, most: int, at_once: int = 1) -> Emitted | None:
     """The kernels for `blocks` blocks, `at_once` of which a multiprocessor runs, with at most `most` numbers in shared
-    memory each, whose sums are shared out as among `threads` threads; None if there are none."""
-    source = Source(region, threads)
+    memory each; None if there are none. Sums are divided as among `shares` threads."""
+    source = Source(region, shares)
     try:
         for step in region.steps:
             getattr(lines, PRIMITIVES[step.primitive].line)(source, step)

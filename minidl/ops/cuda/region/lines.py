@@ -105,7 +105,7 @@ class Source:
     """What is known of a kernel while it is written."""
 
     region: Region
-    threads: int                           # that share out sums
+    shares: int                            # threads among which sums are divided
     lines: list[Line] = field(default_factory=list)
     layouts: dict[Value, Layout] = field(default_factory=dict)
     reshaped: dict[Value, Value] = field(default_factory=dict)              # values and those they have the numbers of
@@ -193,7 +193,7 @@ class Source:
     def teams(self, items: int, most: int) -> int:
         """How many teams of threads share out sums: `items` sums in all, each of `most` terms. No more than leave the
         busiest team as few of them."""
-        terms = -(-most // max(1, min(self.threads // items, most)))
+        terms = -(-most // max(1, min(self.shares // items, most)))
         return -(-most // terms)
 
 

@@ -24,8 +24,8 @@ _waiting: dict[Hashable, Callable[[], object]] = {}    # what measures each case
 
 def ahead(run: Callable[[], object]) -> None:
     """Prepare what is captured next: have the kernels of all calls of `run` compiled, at once, and measure which
-    algorithms are the fastest, on arrays of their own, one thread after the other. Its launches are left out; what CuPy
-    launches is not."""
+    algorithms are the fastest, on arrays of their own. Launches of `run` are left out, but for CuPy's. Threads do this
+    one after the other."""
     with capturing:
         with launch.dry():
             run()

@@ -16,6 +16,7 @@ cuFFT is a library of its own, which CuPy does not bring, but the extra cuda13 d
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,7 +76,8 @@ def _held(*plans: Any) -> int:
 
 
 def _plan(library: Any, kind: str, a: Array, size: tuple[int, int]) -> Any:
-    key = kind, len(a), size, a.dtype, cupy.cuda.runtime.getDevice()
+    # A plan has one stream and one workspace: each thread has its own
+    key = kind, len(a), size, a.dtype, cupy.cuda.runtime.getDevice(), threading.get_ident()
     capturing = cupy.cuda.get_current_stream().is_capturing()
     plan = _plans.pop(key, None)
     if plan is None:
