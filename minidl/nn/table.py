@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..core.mode import Listener, mode, no_grad
 from ..core.tensor import Tensor
 from .module import Module, switched
+
+T = TypeVar("T")
 
 MULTIPLY_ADDS: dict[str, Callable[..., int]] = {       # of an op, from the shapes of its result and its inputs
     "conv2d": lambda y, x, w, *_: math.prod(y) * math.prod(w[1:]),
@@ -54,8 +57,10 @@ class Summary:
 
     @property
     def neurons(self) -> int:
-        """The outputs of layers that multiply by weights, as papers count them."""
-        return sum(math.prod(shape) for row in self.rows if row.multiply_adds for shape in row.shapes)
+        """The outputs of layers that multiply by weights, as papers count them. Of several results of a layer the first
+        is its output: the others are states, or weights of attention. What a layer computes on the way, such as the
+        projections of MultiheadAttention's inputs, does not count."""
+        return sum(math.prod(row.shapes[0]) for row in self.rows if row.multiply_adds and row.shapes)
 
     def __repr__(self) -> str:
         lines = [("layer", "kind", "output", "parameters", "multiply-adds")]
@@ -82,11 +87,13 @@ class Summary:
             "their gradients"])
 
 
-def summary(net: Module, *inputs: tuple[int, ...] | Tensor) -> Summary:
+def summary(net: Module, *inputs: tuple[int, ...] | Tensor, **named: tuple[int, ...] | Tensor) -> Summary:
     """Run a net on one image of zeros and say what ran: a table of its layers.
 
-    inputs: the shape of one input without the axis of images, (c,h,w), one for each argument of forward; or Tensors
-    that hold exactly one image. The net runs in evaluation, off the tape, on its own device; it is left as it was.
+    inputs, named: the shape of one input without the axis of images, (c,h,w), one for each argument of forward, by
+    position or by name; or Tensors that hold exactly one image. The zeros are floating; if the net refuses these, as
+    nets of token ids do, they are integers. The net runs in evaluation, off the tape, on its own device; it is left as
+    it was.
 
     Raises TypeError for what is neither a shape nor a Tensor, ValueError if there is no input, and whatever the net
     raises for a shape that does not fit.
@@ -107,14 +114,19 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor) -> Summary:
     memory          104 B for parameters, as much again for gradients, and for velocities
                     40 B per image for results of layers, and training as much for their gradients
     """
-    if not inputs:
+    if not inputs and not named:
         raise ValueError("summary: got no input but needs the shape of one, without the axis of images: "
                          "summary(net, (3, 32, 32))")
     tensors = list(net.named_tensors())
-    examples = [_example(each, tensors[0][1] if tensors else None) for each in inputs]
-    watcher, paths = Watcher(), {id(module): path for path, module in net.named_modules()}
-    with watching(net, watcher):
-        net(*examples)
+
+    def run(ids: bool) -> tuple[Watcher, list[Tensor]]:
+        example = partial(_example, like=tensors[0][1] if tensors else None, ids=ids)
+        given, by_name, watcher = [*map(example, inputs)], {name: example(named[name]) for name in named}, Watcher()
+        with watching(net, watcher):
+            net(*given, **by_name)
+        return watcher, [*given, *by_name.values()]
+
+    (watcher, examples), paths = floats_or_ids(run), {id(module): path for path, module in net.named_modules()}
     rows, seen = [], set[int]()
     for call in watcher.calls:
         module = call.module
@@ -128,6 +140,17 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor) -> Summary:
                    sum(t.size for _, t in tensors if not t.requires_grad),
                    sum(call.multiply_adds for call in watcher.calls),
                    sum(t.size * t.dtype.itemsize for _, t in tensors if t.requires_grad), watcher.value_bytes)
+
+
+def floats_or_ids(run: Callable[[bool], T]) -> T:
+    """run(False), with floating inputs; if these are refused, run(True), with integers, as nets of token ids need
+    them. If these are refused, too, raises the first error."""
+    try:
+        return run(False)
+    except (TypeError, ValueError, IndexError) as refused:
+        with suppress(Exception):
+            return run(True)
+        raise refused
 
 
 @contextmanager
@@ -151,8 +174,8 @@ def watching(net: Module, watcher: Watcher) -> Iterator[None]:
                 vars(module)["forward"] = own[path]
 
 
-def _example(given: object, like: Tensor | None) -> Tensor:
-    """One image of zeros, of the net's dtype and on its device."""
+def _example(given: object, like: Tensor | None, ids: bool) -> Tensor:
+    """One image of zeros, of the net's dtype and on its device; integers, if they are ids."""
     if isinstance(given, Tensor):
         if given.ndim < 1 or given.shape[0] != 1:
             raise ValueError(f"summary: the input has shape {given.shape} but must hold one image, (1, ...); pass "
@@ -163,7 +186,7 @@ def _example(given: object, like: Tensor | None) -> Tensor:
         raise TypeError(f"summary: the input is {given!r} but must be a shape without the axis of images, such as "
                         "(3, 32, 32), or a Tensor of one image")
     dtype = like.dtype if like is not None and like.dtype.kind == "f" else np.dtype(np.float32)
-    return Tensor(np.zeros((1, *shape), dtype), device=like.device if like is not None else "cpu")
+    return Tensor(np.zeros((1, *shape), np.int64 if ids else dtype), device=like.device if like is not None else "cpu")
 
 
 @dataclass
@@ -204,9 +227,16 @@ class Watcher(Listener):
         if name in MULTIPLY_ADDS:
             self.open[-1].multiply_adds += MULTIPLY_ADDS[name](
                 y.shape, *(None if a is None else a.shape for a in arrays))
-        if not any(y is a or getattr(y, "base", None) is a for a in arrays):
+        if not any(_memory(y) is _memory(a) for a in arrays):
             self.value_bytes += y.nbytes
         return y, backward
+
+
+def _memory(array: object) -> object:
+    """The array that owns an array's memory: of a view's views, too, the one that all are of."""
+    while (base := getattr(array, "base", None)) is not None:
+        array = base
+    return array
 
 
 def _tensor_shapes(result: object) -> list[tuple[int, ...]]:

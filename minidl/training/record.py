@@ -15,6 +15,7 @@ from ..core.device import Array, to_numpy
 from ..distributed import current
 from .callbacks import Step
 from .machine import origin
+from .metrics import Metrics
 
 if TYPE_CHECKING:
     from .run_folder import RunFolder
@@ -36,11 +37,11 @@ class Record:
     `plot.report` draws the losses and rates of steps, and the sizes of gradients, updates and weights.
 
     Losses are means over the images since the loss before. There is one for each step, except for steps that take less
-    than 1 ms, or 100 ms on a GPU. For each weight with two or more axes it writes, at the first step of an epoch, the
-    norm of the gradient, and the norm of the update as a share of the weight's norm; at the end of an epoch it writes
-    the weight's histogram. For weights with over 65,536 values, these are of some of the values. It takes under 1 % of
-    a training of some seconds: if epochs are short, some of them have no statistics of weights. The training itself is
-    not changed: its weights have the same bits.
+    than 1 ms, or 100 ms on a GPU, and one at the end of each epoch. For each weight with two or more axes it writes, at
+    the first step of an epoch, the norm of the gradient, and the norm of the update as a share of the weight's norm; at
+    the end of an epoch it writes the weight's histogram. For weights with over 65,536 values, these are of some of the
+    values. It takes under 1 % of a training of some seconds: if epochs are short, some of them have no statistics of
+    weights. The training itself is not changed: its weights have the same bits.
 
     At the end of the folder's `with` it writes what is known of an epoch that was cut short, and by what.
     """
@@ -61,7 +62,7 @@ class Record:
         slow = current().size > 1 or any(p.device != "cpu" for p in self.model.parameters())
         self.pause = LONG_PAUSE if slow else PAUSE
         self.begun = self.written = time.perf_counter()
-        self.epoch = 0                     # another fit may have been here before
+        self.epoch, self.last, self.line = 0, None, {}         # another fit may have been here before
         weights = self._timed(self._weights)
         if (self.folder.path / FILE).exists():
             self.written = -math.inf       # the first step writes: no line says any more that the run has ended
@@ -72,6 +73,8 @@ class Record:
         """Note the loss and the rate, and at an epoch's first step its gradients and updates."""
         now = time.perf_counter()
         if step.epoch != self.epoch:
+            if not self.epoch:             # the weights are those of the beginning
+                self.after = step.epoch - 1
             self.epoch, self.losses, self.seen, self.total = step.epoch, [], 0.0, 0.0
             self.line = {"epoch": step.epoch}
             if step.batch > 1:             # the run goes on in the middle of an epoch
@@ -85,9 +88,12 @@ class Record:
             if now - self.written >= WRITE_EVERY:
                 self._write()
 
-    def on_epoch_end(self) -> None:
-        """Write the epoch's line."""
-        self.line["weights"] = self._timed(self._weights)
+    def on_epoch_end(self, metrics: Metrics) -> None:
+        """Write the epoch's line, with the loss of the steps since the last look: the metrics know it, so that no rank
+        has to be asked."""
+        if self.last is not None and {"train_loss", "lr"} <= metrics.keys():
+            self._look(self.last, metrics)
+        self.line = {"epoch": metrics["epoch"], **self.line, "weights": self._timed(self._weights)}
         self._write()
         self.line = {}                     # nothing is left to be written
 
@@ -102,11 +108,12 @@ class Record:
                 self._write()
 
     # ------------------------------------------------------------ what is looked at
-    def _look(self, step: Step) -> None:
+    def _look(self, step: Step, metrics: Metrics | None = None) -> None:
         if step.images == self.seen:
             return
-        total = step.means()["loss"] * step.images
-        self.losses.append((step.step, (total - self.total) / (step.images - self.seen), step.lr()))
+        loss, lr = (step.means()["loss"], step.lr()) if metrics is None else (metrics["train_loss"], metrics["lr"])
+        total = loss * step.images
+        self.losses.append((step.step, (total - self.total) / (step.images - self.seen), lr))
         self.seen, self.total = step.images, total
 
     def _timed(self, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -169,7 +176,7 @@ def _histogram(values: np.ndarray) -> dict[str, Any]:
     """A histogram's ends and counts, of finite values, and how many values are not finite."""
     finite = values[np.isfinite(values)].astype(np.float64).clip(-1e300, 1e300)
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
-    if finite.size and high - low <= 1e-9 * max(-low, high):           # all the same, or nearly
+    if finite.size and high - low <= max(1e-300, 1e-9 * max(-low, high)):          # all the same, or nearly
         low, high = low - max(0.5, abs(low) / 2), high + max(0.5, abs(high) / 2)
     counts, _ = np.histogram(finite, BINS, (low, high))
     return {"low": _number(low), "high": _number(high), "counts": counts.tolist(),

@@ -75,7 +75,10 @@ class RunFolder:
     read the run: while it trains, config.json, metrics.jsonl and, for the report, statistics.jsonl; at the end of its
     `with`, unless that is an error, weights.h5. Checkpoints are written by fit. The net should be made by `zoo.build`,
     which also takes a function of your own: config.json and weights.h5 then say which code the net is from. resume: go
-    on with the run that is there, if there is one.
+    on with the run that is there, if there is one; lines of epochs that are trained again are replaced.
+
+    A second `fit` with the same RunFolder goes on counting: after 3 epochs its first one is the fourth. One that
+    resumes has the numbers of its checkpoint.
 
     >>> import tempfile
     >>> from minidl import data, nn, optim, training, zoo
@@ -100,6 +103,9 @@ class RunFolder:
     record: Record | None = None           # of the inside of the training
     config: Mapping[str, Any] = MappingProxyType({})           # written when training begins,
     names: Mapping[str, str] = MappingProxyType({})            # and these in each line of metrics.jsonl
+    _begun = False                         # whether the training has done a step,
+    _before: Mapping[str, int] = MappingProxyType({"epoch": 0, "step": 0})     # what trainings before it have done,
+    _done = _before                        # and with its own
 
     def __init__(self, path: str | os.PathLike[str], model: nn.Module | None = None,
                  train: data.DataLoader | None = None, test: data.DataLoader | None = None, resume: bool = False):
@@ -184,19 +190,26 @@ class RunFolder:
         """What `fit` calls."""
         if self.config:
             self.write_config(self.config)
+        self._begun = False
         if self.record:
             self.record.on_train_begin()
 
     def on_step_end(self, step: Step) -> None:
         """What `fit` calls."""
+        if not self._begun and step.epoch == step.batch == 1:          # from the start, not from a checkpoint
+            self._before = self._done
+        self._begun = True
         if self.record:
-            self.record.on_step_end(step)
+            self.record.on_step_end(step._replace(epoch=step.epoch + self._before["epoch"],
+                                                  step=step.step + self._before["step"]))
 
     def on_epoch_end(self, metrics: Metrics) -> None:
         """What `fit` calls."""
-        self.append_metrics({**self.names, **metrics})
+        self._done = {name: metrics.get(name, 0) + count for name, count in self._before.items()}
+        metrics = {**self.names, **metrics, **self._done}
+        self.append_metrics(metrics)
         if self.record:
-            self.record.on_epoch_end()
+            self.record.on_epoch_end(metrics)
 
     def _take(self) -> None:
         """Keep other processes out until `close`, or for as long as this object lives, if the system has locks."""

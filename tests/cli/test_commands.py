@@ -266,6 +266,45 @@ def test_transposed_convolutions_and_attention_are_counted() -> None:
     assert nn.summary(Net(), (2, 5, 4)).multiply_adds == 2 * 5 * 5 * (4 + 3)
 
 
+@pytest.mark.parametrize(("net", "shapes", "neurons"), [
+    (nn.LSTM(6, 4, batch_first=True), [(5, 6)], 5 * 4), (nn.LSTMCell(6, 4), [(6,)], 4),
+    (nn.GRU(6, 4, 2, batch_first=True, bidirectional=True), [(5, 6)], 5 * 8),
+    (nn.MultiheadAttention(8, 2, batch_first=True), [(5, 8)] * 3, 5 * 8 + 5 * 8)])
+def test_states_and_weights_of_attention_are_no_neurons(net: nn.Module, shapes: Any, neurons: int) -> None:
+    assert nn.summary(net, *shapes).neurons == neurons
+
+
+def test_views_of_views_take_no_memory() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 1000)
+
+        def forward(self, x: minidl.Tensor) -> minidl.Tensor:
+            return self.layer(x).unsqueeze(1).unsqueeze(2).squeeze(1).squeeze(1)
+    assert nn.summary(Net(), (4,)).value_bytes == 4000
+
+
+def test_a_net_of_token_ids_is_given_integers(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("ids.py").write_text("from minidl import nn\ndef build(classes=3):\n    return nn.Sequential("
+                              "nn.Embedding(9, 4), nn.Flatten(), nn.Linear(20, classes))\n")
+    assert cli.main(["summary", "ids.py:build", "--input", "5"]) == 0
+    assert "multiply-adds   60 per image" in capsys.readouterr().out
+    assert cli.main(["profile", "ids.py:build", "--input", "5", "--device", "cpu", "--steps", "1"]) == 0
+    assert "embedding_grad_w" in capsys.readouterr().out
+
+
+def test_inputs_may_be_named() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x: minidl.Tensor, *, y: minidl.Tensor) -> minidl.Tensor:
+            return self.layer(x) + y
+    assert nn.summary(Net(), (4,), y=(2,)).input_shapes == ((1, 4), (1, 2))
+
+
 def test_a_net_that_calls_ops_shares_layers_and_has_buffers() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:

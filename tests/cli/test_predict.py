@@ -231,6 +231,16 @@ def test_a_net_without_a_logit_for_each_class_is_refused(outputs: int, classes: 
             "a logit for each, or use it in Python") in capsys.readouterr().err
 
 
+def test_another_separator_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    own_net("nn.Linear(2, 2)", ("a", "b"))
+    for text in ("p;q\n1.5;2.5\n", "1.5;2.5\n3.5;4.5\n"):
+        Path("t.csv").write_text(text)
+        header = "--header" if "p" in text else "--no-header"
+        assert cli.main(["predict", "w.h5", "t.csv", header, "--code", "mine.py:build"]) == 2
+        assert ("t.csv has 1 columns but the net reads 2; its values are separated by ';': separate them by commas, "
+                "and give it those") in capsys.readouterr().err
+
+
 def test_classes_of_one_name_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """Of two that a file calls cat, one was not printed."""
     net = own_net("nn.Linear(2, 3)", ("a", "b", "c"))

@@ -426,6 +426,26 @@ def test_which_filters_a_net_has() -> None:
     assert run.first_filters(nn.Sequential(nn.Tanh())) is None
 
 
+class Backwards(nn.Module):
+    """Defines its last layer first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.own = nn.Conv2d(6, 2, 1), nn.LocallyConnected2d(3, 3, (4, 4), 1)
+        self.first = nn.ConvTranspose2d(3, 6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(self.own(x)))
+
+
+def test_filters_are_those_of_the_layer_that_runs_first() -> None:
+    """They were those of the layer defined first, and of a transposed convolution in the order (c,m,kh,kw)."""
+    net = Backwards()
+    found = run.first_filters(net, (3, 4, 4), nn.summary(net, (3, 4, 4)))
+    assert found is not None
+    np.testing.assert_array_equal(found, net.first.weight.numpy().swapaxes(0, 1))
+
+
 # ---------------------------------------------------------------- confusion matrix
 @pytest.mark.slow
 def test_confusion_counts(tmp_path: Path) -> None:
@@ -481,7 +501,9 @@ def test_a_label_without_an_output_is_refused() -> None:
 @pytest.mark.parametrize("targets", [np.array([0.5, 1.5]), np.zeros((2, 2), np.int64)], ids=["floats", "matrix"])
 def test_without_classes_there_is_no_matrix(targets: np.ndarray) -> None:
     notes: list[str] = []
-    assert run.answer(Known(), [(np.zeros((2, 3, 1, 1)), targets)], notes) == {"shape": (3, 1, 1)}
+    found = run.answer(Known(), [(np.zeros((2, 3, 1, 1)), targets)], notes)
+    assert found.keys() == {"example"}
+    assert found["example"].shape == (1, 3, 1, 1)
     assert notes[0].startswith("The net's outputs and targets are none that are drawn")
 
 

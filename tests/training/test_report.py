@@ -206,16 +206,41 @@ def test_a_training_that_is_recorded_has_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("each_step")
-def test_a_second_fit_begins_again(tmp_path: Path) -> None:
-    """Its first epoch has the number of the last one before."""
+def test_a_second_fit_goes_on_counting(tmp_path: Path) -> None:
+    """It removed the lines of the first one; a training that resumes has the numbers of its checkpoint."""
     x = np.random.default_rng(0).normal(size=(32, 3)).astype(np.float32)
     loader, net = data.DataLoader((x, x[:, :1]), 8), nn.Linear(3, 1)
+
+    def train(folder: RunFolder, epochs: int, **options: Any) -> None:
+        fit(net, optim.SGD(net.parameters(), 0.1), loader, loader, epochs=epochs, loss=ops.mse_loss, say=None,
+            callbacks=folder, **options)
+
     with RunFolder(tmp_path / "a", net, loader, loader) as folder:
-        for epochs in (1, 2):
-            fit(net, optim.SGD(net.parameters(), 0.1), loader, loader, epochs=epochs, loss=ops.mse_loss, say=None,
-                callbacks=folder)
-    assert [(line["epoch"], line.get("step")) for line in read_statistics(tmp_path / "a")] == [
-        (0, None), (1, [1, 2, 3, 4]), (2, [5, 6, 7, 8])]
+        train(folder, 2)
+        train(folder, 1)
+    assert [(line["epoch"], line["step"]) for line in training.read_metrics(tmp_path / "a")] == [
+        (1, 4), (2, 8), (3, 12)]
+    found = read_statistics(tmp_path / "a")
+    assert [(line["epoch"], line.get("step")) for line in found] == [
+        (0, None), (1, [1, 2, 3, 4]), (2, [5, 6, 7, 8]), (3, [9, 10, 11, 12])]
+    assert all(line["updates"] for line in found[1:])
+    with RunFolder(tmp_path / "b", net, loader, loader) as folder:
+        train(folder, 1, checkpoints=tmp_path / "kept")
+        train(folder, 3, checkpoints=tmp_path / "kept", resume=True)
+    with RunFolder(tmp_path / "b", net, loader, loader, resume=True) as folder:
+        train(folder, 3, checkpoints=tmp_path / "more", resume=tmp_path / "kept" / "checkpoint-previous.h5")
+    assert [(line["epoch"], line["step"]) for line in training.read_metrics(tmp_path / "b")] == [
+        (1, 4), (2, 8), (3, 12)]
+
+
+def test_the_losses_of_an_epochs_last_steps_are_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs that are shorter than the pause between two looks had no point."""
+    monkeypatch.setattr(record, "PAUSE", math.inf)
+    trained(tmp_path / "a", schedule=lambda step: 1 / (step + 1))
+    for line, epoch in zip(read_statistics(tmp_path / "a")[1:], training.read_metrics(tmp_path / "a"), strict=True):
+        assert line["step"] == [epoch["step"]]
+        assert line["loss"] == pytest.approx([epoch["train_loss"]], rel=1e-4)
+        assert line["lr"] == pytest.approx([epoch["lr"]], rel=1e-4)
 
 
 @pytest.mark.usefixtures("each_step")
@@ -268,6 +293,7 @@ def test_large_weights_are_described_by_some() -> None:
     values = np.ones((300, 700))
     assert np.linalg.norm(record._some(values)) * record._scale(values.size) == pytest.approx(np.linalg.norm(values))
     assert record._histogram(np.array([NAN, 1.0, 2.0]))["not_finite"] == 1
+    assert sum(record._histogram(np.array([0, 5e-324]))["counts"]) == 2
     for value in (1e38, -1e8, 0.0, 1.0, -1e-30):       # all the same, or nearly: in the middle
         found = record._histogram(np.array([value, value, np.nextafter(np.float32(value), np.float32(9))], np.float32))
         assert sum(found["counts"]) == 3
@@ -348,13 +374,126 @@ def test_masks_are_counted_by_pixels_and_shown() -> None:
     assert "30 of 31 test pixels are right" in page._mistakes(found["answers"])
 
 
+def test_probabilities_are_not_squashed_a_second_time() -> None:
+    """Of a net that ends in a softmax."""
+    shares = np.array([[0.25, 0.75], [0.9, 0.1]], np.float32)
+    (worst,) = run.answer(Same(), [(shares, np.array([1, 1]))], [])["answers"].worst
+    assert (worst.of_label, worst.of_prediction) == pytest.approx((0.1, 0.9))
+
+
+def test_predictions_are_the_largest_logits() -> None:
+    """Both probabilities were rounded to 1, and NaN was the first class."""
+    logits, notes = np.array([[-200, 0, 1e-9], [NAN] * 3, [0, 1, 0]]), list[str]()
+    found = run.answer(Same(), [(logits, np.array([2, 0, -100]))], notes)["answers"]
+    assert found.counts.tolist() == [[0, 0, 0], [0, 0, 0], [0, 0, 1]]
+    assert notes == ["1 test rows are left out: the net's outputs are NaN."]
+    assert "answers" not in run.answer(Same(), [(logits[2:], np.array([-100]))], [])
+
+
+@pytest.mark.parametrize(("outputs", "limit"), [([[2, -1], [-0.5, 3], [1, 0.5]], "logits"),
+                                                ([[0.9, 0.1], [0.4, 0.8], [0.7, 0.6]], "probabilities")])
+def test_labels_of_0_and_1_are_counted(outputs: list[list[float]], limit: str) -> None:
+    """They were drawn as a regression."""
+    targets = np.array([[1, 0], [1, 1], [0, 1]], np.float32)
+    found = run.answer(Same(), [(np.array(outputs, np.float32), targets)], [])
+    assert "numbers" not in found
+    rows = [re.findall("<td>([^<]*)", row) for row in page._labels(found["labels"]).split("<tr>")[2:]]
+    assert rows == [["0", "2", "50.0", "50.0", "33.3"], ["1", "2", "100.0", "100.0", "100.0"]], limit
+
+
+class Several(nn.Module):
+    """Of numbers and token ids, by position or by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.output = nn.Embedding(10, 4), nn.Linear(7, 3)
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        return self.output(ops.concatenate([self.table(ids), x], 1))
+
+
+class Heads(nn.Module):
+    """Has two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.a(x), self.b(x)
+
+
+X, IDS, KINDS = images(6)[:, 0, 0, :3], np.arange(6), np.array([0, 1, 2, 0, 1, 2])
+PARTS = {
+    "ids": (nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 3)), (IDS, KINDS), "6 test items are"),
+    "tuple": (Several(), ((X, IDS), KINDS), "6 test rows are"),
+    "dict": (Several(), ({"ids": IDS, "x": X}, KINDS), "6 test items are"),
+    "weights": (nn.Linear(3, 3), (X, KINDS, np.array([1, 1, 1, 0, 0, 2], np.float32)), "4 test rows are"),
+    "ignored": (nn.Linear(3, 3), (X, np.where(KINDS == 2, -100, KINDS)), "4 test rows are"),
+    "targets": (Heads(), (X, (KINDS, X[:, :1])), "The net&#x27;s outputs and targets are none that are drawn")}
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_a_report_shows_what_it_can_of_batches_of_any_kind(tmp_path: Path, kind: str) -> None:
+    """It raised an error, and wrote nothing."""
+    net, batch, told = PARTS[kind]
+    RunFolder(tmp_path / "a").append_metrics({"epoch": 1, "train_loss": 1.0})
+    html = plot.report(tmp_path / "a", net, [batch]).read_text(encoding="utf-8")
+    for title in ("Loss", "Layers"):
+        assert f"<h2>{title}</h2>" in html
+    assert told in html
+
+
+def test_a_net_that_fails_leaves_the_curves(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "a").append_metrics({"epoch": 1, "train_loss": 1.0})
+    html = plot.report(tmp_path / "a", nn.Linear(2, 3), [(X, KINDS)]).read_text(encoding="utf-8")
+    assert "<h2>Loss</h2>" in html
+    assert "The net&#x27;s answers are left out: ValueError: linear: x" in html
+
+
 def test_units_that_never_change_are_counted() -> None:
     net = nn.Sequential(fc=nn.Linear(2, 3), act=nn.ReLU(), out=nn.Linear(3, 2))
     net.fc.weight.data[...] = 1
     net.fc.bias.data[...] = np.array([0, -1000, 5])
     found = run.answer(net, [(np.ones((4, 2), np.float32) * i, np.zeros(4, np.int64)) for i in (1, 2)], [])
-    assert found["silent"] == {"act": (1, 3)}
+    assert found["silent"] == {("act", 0): (1, 3)}
     assert "forward" not in vars(net.act)
+
+
+@pytest.mark.parametrize(("net", "shape", "silent"), [
+    (nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Flatten(), nn.Linear(30, 2)), (5, 3), {("1", 0): (4, 6)}),
+    (nn.Sequential(nn.Conv1d(3, 6, 2), nn.ReLU(), nn.Flatten(), nn.Linear(24, 2)), (3, 5), {("1", 0): (4, 6)}),
+    (nn.Sequential(nn.Conv2d(3, 6, 2), nn.ReLU(), nn.Flatten(), nn.Linear(96, 2)), (3, 5, 5), {("1", 0): (4, 6)})])
+def test_units_are_channels_or_the_last_axis(net: nn.Module, shape: tuple[int, ...], silent: dict[Any, Any]) -> None:
+    """Of rows in sequences (n,t,units), the second axis was counted."""
+    layer = next(module for _, module in net.named_modules() if hasattr(module, "weight"))
+    layer.bias.data[:4] = -1000
+    x = np.random.default_rng(0).normal(size=(8, *shape)).astype(np.float32)
+    assert run.answer(net, [(x, np.zeros(8, np.int64))], [])["silent"] == silent
+
+
+class Twice(nn.Module):
+    """Calls one activation after each of its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(3, 3, batch_first=True)
+        self.fc1, self.act, self.fc2 = nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.fc2(self.act(self.fc1(self.rnn(x)[0][:, -1]))))
+
+
+def test_each_call_of_an_activation_has_its_units() -> None:
+    """Both lines had the sums; an LSTM showed its gates at each step as units."""
+    net, x = Twice(), np.ones((4, 5, 3), np.float32) * np.arange(4)[:, None, None].astype(np.float32)
+    net.fc2.bias.data[0] = -1000
+    found = run.answer(net, [(x, np.zeros(4, np.int64))], [])["silent"]
+    assert {call: units for call, (_, units) in found.items()} == {("act", 0): 4, ("act", 1): 2}
+    assert found["act", 1][0] >= 1
+    of = page.Run(Path("run"), {}, [], [], [], layers=nn.summary(net, (5, 3)), silent={("act", 0): (1, 4),
+                                                                                       ("act", 1): (2, 2)})
+    assert re.findall(r"\d of \d", page._layers(of)) == ["1 of 4", "2 of 2"]
 
 
 def test_precision_and_recall_of_each_class() -> None:
@@ -396,6 +535,7 @@ def test_a_live_report_is_read_again(tmp_path: Path) -> None:
     {"epoch": "<b>", "step": ["<b>"], "loss": [1]}, {"epoch": 1, "step": 3, "loss": None},
     {"step": [1, 2], "loss": [1]}, {"origin": {"command": "<script>"}, "ended": "<script>"},
     {"epoch": 1, "weights": {"<script>": {"counts": ["<b>"], "low": 0, "high": 1}}},
+    {"weights": {"<script>": {"counts": [1], "low": 0, "high": 1}}},
     {"epoch": 1, "gradients": {"<script>": "<b>"}, "updates": []}])
 def test_a_strange_file_of_statistics_is_harmless(tmp_path: Path, line: dict[str, Any]) -> None:
     RunFolder(tmp_path / "a").close()

@@ -972,3 +972,14 @@ def test_what_load_may_build_bounds_no_model_of_ones_own(tmp_path):
     with pytest.raises(WeightsError, match="cannot be built"):
         load(edited(edited_path, model_args={"classes": 10**6}))
     assert minidl.nn.Linear(1000, 1000).weight.size == 10**6
+
+
+@pytest.mark.parametrize(("name", "start", "advice"), [
+    ("n.keras", b"PK\3\4", "is a whole net of Keras, whose code is not run here; in Keras write its weights, "
+     "net.save_weights('net.weights.h5'), build the net here and load that file"),
+    ("n.h5", b"\x89HDF\r\n\x1a\n" + bytes(40), "; if Keras 3's save_weights wrote it, rename it to end in ")])
+def test_files_of_keras_are_told_how_they_are_read(tmp_path: Path, name: str, start: bytes, advice: str) -> None:
+    """The advice was a file that minidl.save wrote."""
+    (tmp_path / name).write_bytes(start + bytes(200))
+    with pytest.raises(WeightsError, match=re.escape(advice)):
+        load(zoo.build("perceptron"), tmp_path / name)

@@ -165,6 +165,9 @@ def opened(kind: Kind, path: Path_, arrays: int = 0, form: ModuleType | None = N
             if (start := raw.read(128)).startswith(_TORCH) or (start[:4] == b"PK\3\4" and b"/data.pkl" in start):
                 raise WeightsError("is a file of PyTorch, a pickle, which is not read here; write "
                                    f"net.load_state_dict(torch.load('{path}', weights_only=True, map_location='cpu'))")
+            if Path(path).suffix.lower() == ".keras":
+                raise WeightsError("is a whole net of Keras, whose code is not run here; in Keras write its weights, "
+                                   "net.save_weights('net.weights.h5'), build the net here and load that file")
             raw.seek(0)
             with (form or _format(path)).opened(kind, raw, arrays) as file:
                 yield file

@@ -65,7 +65,9 @@ def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
         raise WeightsError(f"is not an HDF5 file (it starts with {start!r} instead of {_SIGNATURE!r}); {choose}")
     # Superblock 2, addresses of 8 bytes, none of them relative, no extension: as `image` writes it.
     if len(header) == 48 and (header[8:11] != b"\x02\x08\x08" or header[12:28] != bytes(8) + b"\xff" * 8):
-        raise WeightsError(f"is HDF5 of another layout (its superblock is {header[8:28].hex()}); {choose}")
+        renamed = "if Keras 3's save_weights wrote it, rename it to end in .weights.h5, or "
+        raise WeightsError(f"is HDF5 of another layout (its superblock is {header[8:28].hex()}); "
+                           f"{renamed * (kind.group == 'model' and header[8] == 0)}{choose}")
     meter = Meter(raw, overhead(arrays), too_much(kind))
     with metered(meter), h5py.File(meter, "r") as file:
         size, end = raw.seek(0, os.SEEK_END), int.from_bytes(header[28:36], "little")

@@ -92,14 +92,14 @@ def answers(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any], 
                 raise ValueError(f"{args.weights} has classes of the same name ({', '.join(classes[:9])}), which "
                                  "cannot be told apart; save the net with a name of its own for each")
             logits = net.or_none(outputs) if hasattr(net, "or_none") else outputs
-            probabilities = (outputs if _are_shares(outputs) else ops.softmax(logits, axis=1)).numpy()
+            probabilities = (outputs if are_shares(outputs) else ops.softmax(logits, axis=1)).numpy()
         classes.append("none of them")
         found += [{classes[i]: float(row[i]) for i in np.argsort(-row, kind="stable")[:args.top]}
                   for row in probabilities]
     return found
 
 
-def _are_shares(outputs: minidl.Tensor) -> bool:
+def are_shares(outputs: minidl.Tensor) -> bool:
     """Whether a net ends in a softmax of its own: its answers are probabilities, and no logits."""
     rows = outputs.numpy()
     return bool((rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, rtol=0, atol=1e-4))
@@ -121,8 +121,11 @@ def of_rows(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any]) 
     for path in args.files:
         columns, lines = read_cells("predict", path, args.header, known)
         if len(columns) != wanted:
-            raise ValueError(f"{path} has {len(columns)} columns but the net reads {wanted}; give it those that it was "
-                             f"trained on, without the label{': ' * bool(known)}{', '.join(known)}")
+            other = next((each for each in ";|\t" if len(columns) == 1 and each in columns[0] + lines[0][1][0]), "")
+            raise ValueError(f"{path} has {len(columns)} columns but the net reads {wanted}; "
+                             + f"its values are separated by {other!r}: separate them by commas, and " * bool(other)
+                             + "give it those that it was trained on, without the label"
+                             f"{': ' * bool(known)}{', '.join(known)}")
         order = list(range(wanted))
         # By their names, unless one of the two files has none: those that the training's columns got count the label's.
         if known and columns != unnamed(wanted) and ({*known} <= {*columns} or not {*known} <= {*unnamed(wanted + 1)}):

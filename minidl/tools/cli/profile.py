@@ -13,6 +13,7 @@ import minidl
 from minidl import Tensor, nn, ops, optim
 from minidl.core import device
 from minidl.lab.profile import HEAD, cells, limits, profile
+from minidl.nn.table import floats_or_ids
 from minidl.tools.plot.figures import write
 
 from .common import Parser, add_json, add_net, net_of, run, say, say_json
@@ -22,7 +23,8 @@ from .train import number
 def main(argv: list[str] | None = None, prog: str = "minidl profile") -> int:
     """Run with these arguments; returns the exit status."""
     parser = Parser(prog=prog, description="Time each call of a net's training step (forward, backward, SGD with "
-                    "momentum), on random inputs, and print a table: time, bytes, FLOP, and the least time for these.")
+                    "momentum), on random inputs (zeros for a net that reads token ids), and print a table: time, "
+                    "bytes, FLOP, and the least time for these.")
     add_net(parser)
     parser.add_argument("--batch-size", type=number(int, 1, "an int"), default=128, help="(default: %(default)s)")
     parser.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")
@@ -45,9 +47,14 @@ def command(args: argparse.Namespace) -> None:
         args.weights = args.run
     name, net, given = net_of(args)
     net.to(where)
-    generator = np.random.default_rng(0)
-    x = Tensor(generator.normal(size=(args.batch_size, *given)).astype(np.float32), device=where)
-    loss, target = target_of(net, x, generator)
+
+    def inputs(ids: bool) -> tuple[Tensor, Any, Tensor]:
+        generator, size = np.random.default_rng(0), (args.batch_size, *given)
+        numbers = np.zeros(size, np.int64) if ids else generator.normal(size=size).astype(np.float32)
+        x = Tensor(numbers, device=where)
+        return x, *target_of(net, x, generator)
+
+    x, loss, target = floats_or_ids(inputs)
     sgd = optim.SGD(net.parameters(), lr=1e-4, momentum=0.9)
 
     def step(x: Tensor, target: Tensor) -> None:

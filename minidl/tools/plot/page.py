@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -69,9 +70,17 @@ class Numbers(NamedTuple):
     predictions: np.ndarray
 
 
+class Labels(NamedTuple):
+    """Which labels test items have, and which were predicted, both bool (n, labels), and the names of the labels."""
+
+    targets: np.ndarray
+    predictions: np.ndarray
+    names: list[str]
+
+
 class Run(NamedTuple):
-    """What is known of a run. silent: by the path of a layer, its units that have the same output for each test item,
-    and how many it has."""
+    """What is known of a run. silent: by the path of a layer and the number of its call, from 0, its units that have
+    the same output for each test item, and how many it has."""
 
     folder: Path
     config: dict[str, Any]
@@ -82,8 +91,9 @@ class Run(NamedTuple):
     answers: Answers | None = None
     pairs: Pairs | None = None
     numbers: Numbers | None = None
+    labels: Labels | None = None
     layers: Summary | None = None
-    silent: Mapping[str, tuple[int, int]] = {}
+    silent: Mapping[tuple[str, int], tuple[int, int]] = {}
     profile: Mapping[str, Any] = {}
 
 
@@ -202,6 +212,7 @@ def page(run: Run, live: int = 0) -> str:
         ("Confusion matrix", _of(run.answers, _confusion), ""), ("Classes", _of(run.answers, _classes), ""),
         ("Most frequent mistakes", _of(run.answers, _mistaken), ""),
         ("First layer's filters", _of(run.filters, _filters), ""),
+        ("Labels", _of(run.labels, _labels), ""),
         ("Predictions", _of(run.numbers, _scatter), ""), ("Residuals", _of(run.numbers, _residuals), ""),
         ("Layers", _layers(run), "wide"),
         ("Weights over the epochs", _ridges(run, "weights", "weight"), "wide"),
@@ -410,7 +421,7 @@ def _ridges(run: Run, kind: str, label: str) -> str:
     names = dict.fromkeys(name for line in run.statistics for name in _dict(line, kind))
     drawn = []
     for name in names:
-        rows = [(str(line["epoch"]), h["counts"], h["low"], h["high"]) for line in run.statistics
+        rows = [(str(line.get("epoch")), h["counts"], h["low"], h["high"]) for line in run.statistics
                 if isinstance(h := _dict(line, kind).get(name), dict) and isinstance(h.get("counts"), list)
                 and _finite(h.get("low")) and _finite(h.get("high")) and all(map(figures.is_number, h["counts"]))]
         if rows:
@@ -424,9 +435,10 @@ def _layers(run: Run) -> str:
     if run.layers is None:
         return ""
     silent = "same output for all" if run.silent else ""
-    lines = []
+    lines, calls = [], Counter[str]()
     for row in run.layers.rows:
-        dead, units = run.silent.get(row.path, (0, 0))
+        dead, units = run.silent.get((row.path, calls[row.path]), (0, 0))
+        calls[row.path] += 1
         shapes = ", ".join("x".join(map(str, shape[1:])) or "1" for shape in row.shapes)
         held = "as above" if row.again else f"{row.parameters:,}" if row.parameters else ""
         lines.append(["  " * row.depth + (row.path.rpartition(".")[2] or "net"), row.kind, shapes, held,
@@ -507,14 +519,27 @@ def _short_count(count: int) -> str:
 def _classes(answers: Answers) -> str:
     """For each class: how many there are, and how many of them, and of those predicted as it, are right."""
     right, true, called = np.diag(answers.counts), answers.counts.sum(axis=1), answers.counts.sum(axis=0)
-
-    def share(part: np.integer, whole: np.integer) -> str:
-        return f"{100 * part / whole:.1f}" if whole else "none"
-    lines = [[figures.short(name, 40), f"{true[i]:,}", share(right[i], called[i]), share(right[i], true[i]),
-              share(2 * right[i], true[i] + called[i])] for i, name in enumerate(answers.classes)]
-    lines.append(["all", f"{true.sum():,}", "", share(right.sum(), true.sum()), ""])
+    lines = [[figures.short(name, 40), f"{true[i]:,}", _share(right[i], called[i]), _share(right[i], true[i]),
+              _share(2 * right[i], true[i] + called[i])] for i, name in enumerate(answers.classes)]
+    lines.append(["all", f"{true.sum():,}", "", _share(right.sum(), true.sum()), ""])
     table = number_table(["class", answers.items, "precision (%)", "recall (%)", "F1 (%)"], lines)
     return table if len(lines) <= 2 * figures.MAX_NAMED_CLASSES else folded(f"{len(lines) - 1} classes", table)
+
+
+def _labels(labels: Labels) -> str:
+    """For each label: how many items have it, and how many of them, of those predicted, and of all are right."""
+    t, p = labels.targets, labels.predictions
+    both, true, called, right = (each.sum(axis=0) for each in (t & p, t, p, t == p))
+    names = labels.names if len(labels.names) == len(true) else range(len(true))
+    lines = [[figures.short(name, 40), f"{true[i]:,}", _share(both[i], called[i]), _share(both[i], true[i]),
+              _share(right[i], len(t))] for i, name in enumerate(names)]
+    table = number_table(["label", "items", "precision (%)", "recall (%)", "accuracy (%)"], lines)
+    return (f'<p class="faint">Of {len(t):,} test items. A label is predicted if its logit is above 0, or its '
+            f'probability above a half.</p>{table}')
+
+
+def _share(part: np.integer, whole: int | np.integer) -> str:
+    return f"{100 * part / whole:.1f}" if whole else "none"
 
 
 def _scatter(numbers: Numbers) -> str:

@@ -7,28 +7,34 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ... import data, nn, ops, zoo
 from ...core.device import to_numpy
 from ...core.tensor import Tensor
+from ...data.sources import leaves, mapped
 from ...lab.profile import cells
 from ...nn import weights
-from ...nn.table import Watcher, watching
+from ...nn.table import MULTIPLY_ADDS, Summary, Watcher, watching
 from ...ops.common.primitives import ACTIVATIONS
 from ...training import Views, read_config, read_metrics, read_statistics
+from ...training.metrics import Batch
 from ...training.stored import contradictions, read_net, weights_in
+from ..cli.predict import are_shares
 from ..cli.train import TTA
 from .figures import LIGHT, confusion_figure, count_pairs, curves_figure, filters_figure, rendered, write
-from .page import PALETTE, Answers, Mistake, Numbers, Pairs, Run, page
+from .page import PALETTE, Answers, Labels, Mistake, Numbers, Pairs, Run, page
 
 MAX_MISTAKES = 24
 MAX_NUMBERS = 2**20                        # values of a regression that are kept
 Batches = Iterable[tuple[Any, Any]]
+RECURRENT = nn.LSTM, nn.LSTMCell, nn.GRU, nn.GRUCell, nn.RNN, nn.RNNCell
+T = TypeVar("T")
 Code = str | Callable[..., nn.Module]
 
 
@@ -37,12 +43,12 @@ def pictures(folder: str | os.PathLike[str], model: nn.Module | None = None,
     """Draw a run folder's curves.png, filters.png, confusion.png and report.html; returns the paths of those made.
 
     model: the trained net; None for the one in weights.h5, if the zoo can build it, or code, the function that built a
-    net of one's own, as `minidl.load` takes it. test: a `data.DataLoader` of the test set, or other batches of (images,
-    labels); None for the set that config.json names, if it is on this machine. What is lacking is left out, and the
-    report says why: a run that is not finished has its curves. Filters are those of the first convolution, or those of
-    the first linear layer if they have the shape of the images. Warns of a net that needs its code. Raises
-    FileNotFoundError if there is no run folder, ValueError for a damaged file, OSError if the pictures cannot be
-    written, ImportError without matplotlib.
+    net of one's own, as `minidl.load` takes it. test: a `data.DataLoader` of the test set, or other batches as `fit`
+    takes them; None for the set that config.json names, if it is on this machine. What is lacking, or fails, is left
+    out, and the report says why: a run that is not finished has its curves. Filters are those of the first convolution
+    that runs, or those of the first linear layer if they have the shape of the images. Warns of a net that needs its
+    code. Raises FileNotFoundError if there is no run folder, ValueError for a damaged file, OSError if the pictures
+    cannot be written, ImportError without matplotlib.
     """
     run = read(Path(folder), model, test, code)
     draw: dict[str, tuple[Any, ...]] = {}
@@ -92,10 +98,24 @@ def read(folder: Path, model: nn.Module | None = None, test: Batches | None = No
     if views and test is not None:
         notes.append(f"The answers are means over views of each image (--tta {settings['tta']}), as in the metrics; "
                      "minidl predict gives the net's for the image alone.")
-    found = {} if test is None else answer(model, test, notes, views)
-    shape = found.pop("shape", None) or shape or _known_shape(model)
-    return run._replace(**found, filters=first_filters(model, shape),
-                        layers=nn.summary(model, shape) if shape and 0 not in shape else None)
+    found = {} if test is None else _tried("answers", partial(answer, model, test, notes, views), notes) or {}
+    example = found.pop("example", None)
+    shape = example.shape[1:] if isinstance(example, Tensor) else shape or _known_shape(model)
+    if example is None and shape and 0 not in shape:
+        example = (shape,)
+    by_name = example if isinstance(example, dict) else {}
+    by_place = () if example is None or by_name else example if isinstance(example, tuple) else (example,)
+    layers = _tried("layers", partial(nn.summary, model, *by_place, **by_name), notes) if example is not None else None
+    return run._replace(**found, filters=first_filters(model, shape, layers), layers=layers)
+
+
+def _tried(what: str, make: Callable[[], T], notes: list[str]) -> T | None:
+    """What `make` gives; None, with a note, if the net or its data make it fail: the rest of the report is there."""
+    try:
+        return make()
+    except Exception as error:             # of a user's code: any
+        notes.append(f"The net's {what} are left out: {type(error).__name__}: {error}")
+        return None
 
 
 def _known_shape(model: nn.Module) -> tuple[int, ...] | None:
@@ -165,19 +185,23 @@ def _stored_test(settings: dict[str, Any], path: Path, device: str, notes: list[
     return data.DataLoader(test.first(settings.get("limit_test")), 500, shuffle=False, device=device, **known)
 
 
-def first_filters(model: nn.Module, shape: tuple[int, ...] | None = None) -> np.ndarray | None:
+def first_filters(model: nn.Module, shape: tuple[int, ...] | None = None, layers: Summary | None = None
+                  ) -> np.ndarray | None:
     """The filters (m,c,kh,kw) of a net's first convolution; without one the weights of its first linear layer as images
-    of a shape (c,h,w), if they fit it, else None. A net of the zoo knows its images' shape by itself.
+    of a shape (c,h,w), if they fit it, else None. A net of the zoo knows its images' shape by itself. layers: those
+    that run, in their order; None for the order in which they are defined.
 
     >>> first_filters(zoo.build("perceptron", in_channels=1)).shape
     (10, 1, 32, 32)
     """
-    found = [weight.numpy() for _, module in model.named_modules()
+    modules = dict(model.named_modules())
+    ran = [modules[path] for path in (modules if layers is None else (row.path for row in layers.rows))]
+    found = [(module, weight.numpy()) for module in ran
              if isinstance(weight := getattr(module, "weight", None), Tensor)]
-    for weight in found:
-        if weight.ndim == 4:
-            return weight
-    matrix = next((weight for weight in found if weight.ndim == 2), None)
+    for module, weight in found:
+        if weight.ndim == 4 and not isinstance(module, nn.LocallyConnected2d):     # its filters are of one place each
+            return weight.swapaxes(0, 1) if isinstance(module, nn.ConvTranspose2d) else weight
+    matrix = next((weight for module, weight in found if weight.ndim == 2), None)
     if matrix is None:
         return None
     if shape is None and "in_channels" in (known := getattr(model, "model_args", {})):
@@ -188,52 +212,67 @@ def first_filters(model: nn.Module, shape: tuple[int, ...] | None = None) -> np.
 
 
 def answer(model: nn.Module, test: Batches, notes: list[str], views: Views | None = None) -> dict[str, Any]:
-    """What a net, or its views, answers on batches of (inputs, targets), in evaluation mode, off the tape: fields of a
-    Run, and the shape of an input.
+    """What a net, or its views, answers on batches as `fit` takes them, in evaluation mode, off the tape: fields of a
+    Run, and an example, the first item's inputs.
 
     By the shapes of outputs and targets it is a classifier, finds masks, makes images, or predicts numbers. For any
-    other net there is only a note. Raises ValueError if there is no item, or a label has no output.
+    other net there is only a note. Of several inputs, the first images are shown. Raises ValueError if there is no
+    item, or a label has no output.
     """
     units, kind = Units(model), None
-    preprocessing, shape = getattr(test, "preprocessing", None), None
+    preprocessing, example = getattr(test, "preprocessing", None), None
     with watching(model, units):
-        for batch in test:
-            inputs, targets = (part if isinstance(part, Tensor) else Tensor(part) for part in batch)
+        for batch in map(Batch.of, test):
             units.begin()
-            outputs = model(inputs)
+            outputs, targets, parts = batch.outputs(model), batch.targets, leaves(batch.inputs)
+            inputs = next((part for part in parts if part.ndim == 4), parts[0])
+            if batch.weights is not None and isinstance(targets, Tensor) and targets.dtype.kind in "iu":
+                labels = targets.numpy().astype(np.int64)
+                labels[batch.weights.numpy() == 0] = -1        # does not count, as in the metrics
+                targets = Tensor(labels)
             if views is not None:
                 with watching(views, Watcher()):       # units are those of one call of the net
-                    outputs = views(inputs)
-            if shape is None:
-                shape = inputs.shape[1:]
+                    outputs = batch.outputs(views)
+            if example is None:
+                example = mapped(lambda part: part[:1], batch.inputs)
                 kind = next((make(preprocessing) for fits, make in KINDS if isinstance(outputs, Tensor)
-                             and fits(outputs, targets, inputs)), None)
+                             and isinstance(targets, Tensor) and fits(outputs, targets, inputs)), None)
             if kind is None:
                 notes.append("The net's outputs and targets are none that are drawn: classes (n, classes) of labels "
                              "(n,), masks, images, numbers.")
-                return {"shape": shape}
+                return {"example": example}
             kind.take(inputs, outputs, targets)
-    if shape is None or kind is None:
+    if kind is None:
         raise ValueError("plot: the test set has 0 images but needs at least 1")
     names = [str(name) for name in getattr(getattr(test, "dataset", None), "classes", ())]
-    return {"shape": shape, "silent": units.silent(), **kind.found(names)}
+    found = kind.found(names)
+    notes += found.pop("notes", ())
+    return {"example": example, "silent": units.silent(), **found}
 
 
 class Classes:
-    """Of logits (n,classes) and labels (n,): which are right, and the worst mistakes."""
+    """Of logits or probabilities (n,classes) and labels (n,): which are right, and the worst mistakes. A label below 0
+    is ignored, and so is an item whose outputs are NaN."""
 
     def __init__(self, preprocessing: dict[str, Any] | None):
         self.preprocessing, self.counts = preprocessing, np.zeros((0, 0), int)
         self.worst: list[Mistake] = []
         self.shape: tuple[int, ...] = ()
+        self.left_out = 0
 
     def take(self, images: Tensor, outputs: Tensor, targets: Tensor) -> None:
-        labels, sure = targets.numpy(), np.nan_to_num(ops.softmax(outputs, axis=1).numpy())
-        predictions, self.shape = sure.argmax(axis=1), images.shape[1:]
-        self.count(labels, predictions, sure.shape[1])
+        labels, logits, self.shape = targets.numpy(), outputs.numpy(), images.shape[1:]
+        unknown = np.isnan(logits).any(axis=1)
+        self.left_out += int(unknown.sum())
+        at = np.flatnonzero(~unknown & (labels >= 0))
+        if not at.size:
+            return
+        sure = outputs if are_shares(outputs) else ops.softmax(outputs, axis=1)
+        labels, predictions, sure = labels[at], logits[at].argmax(axis=1), np.nan_to_num(sure.numpy()[at])
+        self.count(labels, predictions, logits.shape[1])
         of_labels = sure[np.arange(len(labels)), labels]
         wrong = np.flatnonzero(predictions != labels)
-        self.worst += [Mistake(as_picture(images[i].numpy(), self.preprocessing),
+        self.worst += [Mistake(as_picture(images[int(at[i])].numpy(), self.preprocessing),
                                *(labels[i], predictions[i], of_labels[i], sure[i, predictions[i]]))
                        for i in wrong[np.argsort(of_labels[wrong], kind="stable")][:MAX_MISTAKES].tolist()]
         self.worst = sorted(self.worst, key=lambda mistake: mistake.of_label)[:MAX_MISTAKES]
@@ -248,7 +287,9 @@ class Classes:
                        items)
 
     def found(self, names: list[str]) -> dict[str, Any]:
-        return {"answers": self.answers(names, "rows" if len(self.shape) == 1 else "images")}
+        items = {1: "rows", 3: "images"}.get(len(self.shape), "items")
+        notes = [f"{self.left_out} test {items} are left out: the net's outputs are NaN."] * (self.left_out > 0)
+        return {"notes": notes, **({"answers": self.answers(names, items)} if self.counts.size else {})}
 
 
 class Images:
@@ -309,7 +350,8 @@ class Masks(Images):
 
 
 class Regression:
-    """Of numbers and numbers."""
+    """Of numbers and numbers. If all targets are 0 and 1 these are labels, and the numbers their logits, or their
+    probabilities if all are from 0 to 1."""
 
     def __init__(self, preprocessing: object):
         self.parts: list[tuple[np.ndarray, np.ndarray]] = []
@@ -322,7 +364,11 @@ class Regression:
     def found(self, names: list[str]) -> dict[str, Any]:
         both = [np.concatenate(each) for each in zip(*self.parts)]
         known = np.isfinite(both[0]).all(axis=1) & np.isfinite(both[1]).all(axis=1)
-        return {"numbers": Numbers(both[0][known], both[1][known])} if known.any() else {}
+        targets, outputs = (each[known] for each in both)
+        if np.array_equal(np.unique(targets), [0, 1]):
+            shares = outputs.min() >= 0 and outputs.max() <= 1
+            return {"labels": Labels(targets == 1, outputs > (0.5 if shares else 0), names)}
+        return {"numbers": Numbers(targets, outputs)} if known.any() else {}
 
 
 # What a net is, by outputs, targets and inputs: the first that fits.
@@ -334,40 +380,46 @@ KINDS: tuple[tuple[Callable[[Tensor, Tensor, Tensor], bool], Callable[[Any], Any
 
 
 class Units(Watcher):
-    """Is told of a net's activations: the least and the largest output of each unit, over all items and places."""
+    """Is told of a net's activations: the least and the largest output of each unit, over all items and places. Units
+    are the channels of a convolution, and else the last axis. Gates of recurrent layers are no units."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
         self.paths = {id(module): path for path, module in model.named_modules()}
-        self.count = Counter[str]()
-        self.ends: dict[tuple[str, int], tuple[np.ndarray, np.ndarray]] = {}
+        self.count = Counter[tuple[str, int]]()
+        self.ends: dict[tuple[str, int, int], tuple[np.ndarray, np.ndarray]] = {}
+        self.axis = 1                      # of the units
 
     def begin(self) -> None:
         """Another batch is about to run."""
         self.calls.clear()
         self.count.clear()
+        self.axis = 1
 
     def run(self, name: str, body: Callable[..., Any], k: ModuleType, arrays: list[Any],
             options: dict[str, Any]) -> Any:
         y, backward = super().run(name, body, k, arrays, options)
-        if name in ACTIVATIONS and y.ndim > 1 and y.size:
-            path = self.paths.get(id(self.open[-1].module), "")
-            self.count[path] += 1
-            axes = 0, *range(2, y.ndim)
+        if name.startswith("conv") or name in MULTIPLY_ADDS:
+            self.axis = 1 if name.startswith("conv") else -1
+        if name in ACTIVATIONS and y.ndim > 1 and y.size and not isinstance(module := self.open[-1].module, RECURRENT):
+            call = self.paths.get(id(module), ""), sum(each.module is module for each in self.calls) - 1
+            self.count[call] += 1
+            axes = tuple(i for i in range(y.ndim) if i != self.axis % y.ndim)
             low, high = to_numpy(y.min(axis=axes)), to_numpy(y.max(axis=axes))
-            key = path, self.count[path]
+            key = *call, self.count[call]
             before = self.ends.get(key)
             if before is None or before[0].shape == low.shape:
                 self.ends[key] = (low, high) if before is None else (np.minimum(low, before[0]),
                                                                      np.maximum(high, before[1]))
         return y, backward
 
-    def silent(self) -> dict[str, tuple[int, int]]:
-        """By the path of the module that called an activation: units with one output for all, and how many it has."""
-        found = dict[str, tuple[int, int]]()
-        for (path, _), (low, high) in self.ends.items():
-            silent, all_ = found.get(path, (0, 0))
-            found[path] = silent + int(np.sum(low == high)), all_ + low.size
+    def silent(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """By the path of the module that called an activation, and the number of the module's call, from 0: units with
+        one output for all, and how many it has."""
+        found = dict[tuple[str, int], tuple[int, int]]()
+        for (path, number, _), (low, high) in self.ends.items():
+            silent, all_ = found.get((path, number), (0, 0))
+            found[path, number] = silent + int(np.sum(low == high)), all_ + low.size
         return found
 
 
