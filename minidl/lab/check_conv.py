@@ -124,7 +124,7 @@ def used(got: np.ndarray, exact: np.ndarray, most: np.ndarray) -> float:
     if not exact.size:
         return 0.0
     error = np.abs(got - exact)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         share = np.where(error == 0, 0.0, error / most)
     return float(np.nan_to_num(share, nan=np.inf).max())
 

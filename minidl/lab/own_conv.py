@@ -159,10 +159,11 @@ def taken() -> frozenset[str]:
 def _source(name: str, given: str | Path) -> tuple[str, str, source.Source]:
     """The name and the text of a .cu file, and its kernels."""
     if "__global__" in str(given):
-        file, text, read = f"{name}.cu", str(given), source.written(f"{name}.cu", str(given))
+        file, text = f"{name}.cu", str(given).removeprefix("\ufeff")
+        read = source.written(file, text)
     elif Path(given).is_file():
         read = source.read(Path(given))
-        file, text = Path(given).name, Path(given).read_text(encoding="utf-8")
+        file, text = Path(given).name, source.text_in(Path(given))
     else:
         raise ValueError(f"the source of {name!r}, {str(given)!r}, is not a file, and not the text of one, which has a "
                          "__global__ function; correct the path")

@@ -21,6 +21,10 @@ LIMITS = "".join(f"#ifndef {name}\n#define {name} {value}\n#endif\n" for name, v
     ("DBL_MAX", "1.7976931348623158e+308"), ("INT_MAX", "2147483647"), ("INT_MIN", "(-2147483647 - 1)"),
     ("UINT_MAX", "4294967295u")))          # which NVRTC does not have
 PASTED = dict.fromkeys(("cfloat", "float.h", "climits", "limits.h"), LIMITS)
+PASTED["math_constants.h"] = "".join(f"#define CUDART_{name} {value}\n" for name, value in (
+    ("INF_F", "__int_as_float(0x7f800000)"), ("NAN_F", "__int_as_float(0x7fffffff)"), ("PI_F", "3.141592654f"),
+    ("INF", "__longlong_as_double(0x7ff0000000000000ull)"), ("PI", "3.1415926535897931e+0"),
+    ("NAN", "__longlong_as_double(0xfff8000000000000ull)")))
 HOST = r"<<<|__host__|\b(?:cuda|wb)[A-Z]\w*|\bstd::(?:c(?:out|err|hrono)|vector|string)\b"      # what only hosts have
 TOKENS = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|^[ \t]*#(?:\\\n|[^\n])*|[{};]', re.MULTILINE)
 COMMENTS = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -61,13 +65,21 @@ class Source(NamedTuple):
 def read(path: Path) -> Source:
     """The kernels of a file; it may include those of its folder, and minidl's own, "include/common.cuh".
 
-    Raises ValueError for a file that is not a text, and for a .cuh that is not there.
+    Raises ValueError for a file that is not a text in UTF-8, and for a .cuh that is not there.
     """
+    return written(path.name, text_in(path), path.parent)
+
+
+def text_in(path: Path) -> str:
+    """A source's text, without the mark that some editors put in front (BOM). Raises ValueError if it is not UTF-8."""
+    data = path.read_bytes()
     try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a text; name a .cu file") from None
-    return written(path.name, text, path.parent)
+        decoded = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path} is not a text in UTF-8: line {line} has the byte 0x{data[error.start]:02x}; save it "
+                         "as UTF-8, or name a .cu file") from None
+    return decoded.replace("\r\n", "\n").replace("\r", "\n")       # as read_text has them
 
 
 def written(name: str, text: str, folder: Path | None = None) -> Source:
@@ -90,7 +102,7 @@ def _pasted(name: str, text: str, folder: Path | None, headers: dict[str, None],
             continue
         wanted = include[1]
         place = next((each for each in (folder, FOLDER) if each and (each / wanted).is_file()), None)
-        inner = (place / wanted).read_text(encoding="utf-8") if place else {**PASTED, **GENERATED}.get(wanted)
+        inner = text_in(place / wanted) if place else {**PASTED, **GENERATED}.get(wanted)
         if inner is not None and wanted not in seen:
             seen.add(wanted)
             lines += [_pasted(wanted, inner, place or FOLDER, headers, left_out, seen), f'#line {number + 1} "{name}"']

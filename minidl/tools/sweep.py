@@ -23,9 +23,8 @@ import minidl
 from minidl import nn, ops, optim, zoo
 from minidl.core import device as devices
 from minidl.data import DataLoader, Dataset, Table
-from minidl.data.items import Items as InMemory
 from minidl.data.once import unchanging
-from minidl.data.sources import arrays_of, counted
+from minidl.data.sources import counted
 from minidl.nn.weights import warn_of_change
 from minidl.ops.cpu import parallel
 from minidl.training import RunFolder, fit, read_config, read_metrics
@@ -41,7 +40,6 @@ from .plot.svg import chart, series
 from .workers import Job, Net, in_processes, in_threads, one_by_one, packed
 
 FILE, ROWS, PAGE = "sweep.json", "sweep.jsonl", "sweep.html"
-NETS_ON_A_GPU = 4                          # at once; more pay for nets of small batches alone (notebook sweep.md)
 REPEATS = ("seed", "fold")                 # settings over which results spread: none of their values is better
 MAX_LINES = 40                             # of a table on the screen
 
@@ -306,8 +304,8 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
 
     folder: a new one, in which each net has its run folder; by default it is in runs/. resume: go on with the sweep
     that is there, if one is. workers: nets at once; on a CPU each is in a process, by default one for each CPU thread,
-    on a GPU in a thread, by default 4, or as many as its memory holds; 0: one after another in this thread. What cannot
-    be sent to a process, such as a lambda, is trained in this one. Each net has the bits that it has alone.
+    on a GPU in a thread of this process, by default one; 0: one after another in this thread. What cannot be sent to a
+    process, such as a lambda, is trained in this one. Each net has the bits that it has alone.
 
     Raises ValueError for settings that neither the optimizer nor build has, and for a folder that holds another sweep;
     TypeError for a loss or a metric that cannot be copied: each net has its own.
@@ -357,11 +355,8 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     facts = {"program": True, "model": model.name, "code": model.code,
              "data": of_data(*([data] if fold is not None else data)),
              "fixed": {name: text(value) for name, value in given.items() if name not in lists}}
-    if workers is None:                    # items that your own code makes, for one net at a time
-        parts = [data] if fold is not None else data
-        own = any(not isinstance(part, InMemory) and arrays_of(part, "sweep") is None for part in parts)
-        workers = most_at_once(where, own or "transform" in shared["loader"])
-    found = trained(nets, Job(place_, _fit, shared, unchanging), workers, where, facts=facts, resume=resume,
+    found = trained(nets, Job(place_, _fit, shared, unchanging),
+                    most_at_once(where) if workers is None else workers, where, facts=facts, resume=resume,
                     progress=progress, say=say)
     found.build = None if isinstance(build, str) and build in zoo.MODELS else build
     return found
@@ -370,10 +365,9 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
 OF_NETS = "dataset", "batch_size", "seed", "shuffle", "device", "part"         # what the sweep gives to loaders
 
 
-def most_at_once(device: str, alone: bool) -> int:
-    """How many nets are trained at once if nothing else is said. alone: whether one thread at a time may be at what the
-    nets share."""
-    return parallel.threads() if device == "cpu" else 1 if alone else NETS_ON_A_GPU
+def most_at_once(device: str) -> int:
+    """How many nets are trained at once if nothing else is said: few nets are faster in threads on a GPU."""
+    return 1 if device == "cuda" else parallel.threads()
 
 
 def new_folder(name: str) -> Path:

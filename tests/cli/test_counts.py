@@ -71,6 +71,18 @@ KNOWN: dict[str, tuple[str, Any, dict[str, Any], Counts]] = {
     "a sum by atomics": ("__global__ void k(const int* x, int* y) { atomicAdd(y + threadIdx.x % 16, x[threadIdx.x]); }",
                          32, {"x": INTEGERS, "y": np.zeros(16, np.int32)},
                          Counts(Global(1, 4, 128), atomics=Global(1, 2, 128))),
+    # ------------------------------------------------------------ arithmetic
+    "conversions and roundings": ("""__global__ void k(const float* x, float* y, size_t n, unsigned long long* u) {
+        float v = x[threadIdx.x];
+        y[threadIdx.x] = v; y[threadIdx.x + 32] = (float)(n + threadIdx.x); y[threadIdx.x + 64] = floorf(v);
+        y[threadIdx.x + 96] = rintf(v); u[threadIdx.x] = (unsigned long long)v; }""", 32,
+                                  {"x": X, "y": Y, "n": 3, "u": (32,)}, loads(1, 4, 128, Global(5, 24, 768))),
+    "sums and products of half": ("""#include <cuda_fp16.h>
+        __global__ void k(const half* x, half* y) {
+        half v = x[threadIdx.x];
+        y[threadIdx.x] = __hfma(v + v, v, __float2half(__half2float(v))); }""", 32,
+                                  {"x": X[:32].astype(np.float16), "y": (32,)},
+                                  loads(1, 2, 64, Global(1, 2, 64), flop=3 * 32)),
     # ------------------------------------------------------------ branches and loops
     "half a warp": (HEAD + "if (i < 16) y[i] = x[i]; }", 32, {"x": X, "y": Y}, loads(1, 2, 64, Global(1, 2, 64),
                                                                                              divergent=1)),

@@ -81,6 +81,65 @@ RIGHT: dict[str, tuple[str, Any, Any, dict[str, Any], Any, int]] = {
                 y[0] = sum;
             }
         }""", 8, 1, {"x": X, "part": (8,), "y": (1,)}, [28], 0),
+    "an atomic of one's own, as in CUDA's guide": ("""
+        __device__ double add(double* at, double value) {
+            unsigned long long int* bits = (unsigned long long int*)at;
+            unsigned long long int old = *bits, assumed;
+            do {
+                assumed = old;
+                old = atomicCAS(bits, assumed, __double_as_longlong(value + __longlong_as_double(assumed)));
+            } while (assumed != old);
+            return __longlong_as_double(old);
+        }
+        __global__ void k(const float* x, double* y) { add(y, x[blockIdx.x * 32 + threadIdx.x]); }""", 2, 32,
+        {"x": X, "y": np.zeros(1)}, [2016], 0),
+    "a lock that is opened by an exchange": ("""
+        __global__ void k(const float* x, float* y) {
+            __shared__ int lock;
+            if (threadIdx.x == 0) atomicExch(&lock, 0);
+            __syncthreads();
+            if (atomicAdd(&lock, 1) == 31) y[0] = x[2];
+        }""", 1, 32, {"x": X, "y": (1,)}, [2], 0),
+    "half of a warp by shuffles, some of which give nothing that is used": ("""
+        __global__ void k(const float* x, float* y) {
+            float sum = x[threadIdx.x];
+            if (threadIdx.x < 16) {
+                for (int step = 8; step > 0; step /= 2) sum += __shfl_down_sync(0xffff, sum, step);
+                if (threadIdx.x == 0) y[0] = sum;
+            }
+        }""", 1, 20, {"x": X, "y": (1,)}, [120], 0),
+    "vectors at multiples of their size, and structs that need less": ("""
+        struct Two { double a; int b; };
+        __global__ void k(const float* x, float* y) {
+            __shared__ double room[33 * 2];
+            Two* twos = (Two*)(room + 1);
+            Two two = {x[threadIdx.x], 1};
+            twos[threadIdx.x] = two;
+            float4 four = ((const float4*)(x + 4))[threadIdx.x];
+            int4 whole = make_int4(1, 2, 3, 4);
+            ((int4*)y)[threadIdx.x] = whole;
+            Two back = twos[threadIdx.x];
+            y[4 * threadIdx.x] = four.x + back.a + back.b;
+            y[4 * threadIdx.x + 1] = y[4 * threadIdx.x + 2] = y[4 * threadIdx.x + 3] = 0;
+        }""", 1, 15, {"x": X, "y": (60,)}, np.repeat(4 * X[:15] + 4 + X[:15] + 1, 4) * ([1, 0, 0, 0] * 15), 0),
+    "names of CUDA's guide": ("""
+        #include <math_constants.h>
+        __device__ __noinline__ int bits(unsigned long long x) { return __popcll(x) + __ffsll(x) + __clzll(x); }
+        __global__ void k(const float* x, float* y, int n = 3);
+        __global__ void k(const float* x, float* y, int n) {
+            uint3 at = threadIdx;
+            long long start = clock64();
+            y[0] = bits(12) + __mul24(3, -4) + __float_as_int(1.0f) / 65536 + __mulhi(1 << 20, 1 << 20);
+            y[1] = __float2int_rn(2.5f) + __float2int_rd(-0.5f) + __fdiv_rn(1, 4) + (clock64() >= start) + at.x;
+            y[2] = __float2int_rz(3e10f) == 2147483647 && __float2int_rn(CUDART_NAN_F) == 0 && CUDART_INF_F > 3e38f;
+            y[3] = __reduce_max_sync(1, n) + __brev(1u << 31) + __ldcs(x + 2);
+        }""", 1, 1, {"x": X, "y": (4,), "n": 4}, [2 + 3 + 60 - 12 + 16256 + 256, 2 - 1 + 0.25 + 1, 1, 4 + 1 + 2], 0),
+    "local arrays of as many bytes as CUDA gives": ("""
+        __global__ void k(const float* x, float* y) {
+            volatile float all[125000];
+            all[0] = x[threadIdx.x], all[124999] = 1;
+            y[threadIdx.x] = all[0] + all[124999];
+        }""", 1, 64, {"x": X, "y": UNSET}, X + 1, 0),
     "a warp in step": ("""
         __global__ void k(const float* x, float* y) {
             __shared__ float s[WIDTH];
@@ -115,6 +174,83 @@ WRONG: dict[str, tuple[str, Any, Any, dict[str, Any], int, str]] = {
             s[threadIdx.x] = 1;
             y[threadIdx.x] = s[threadIdx.x];
         }""", 1, 32, {"y": UNSET}, 64, r"kernel.cu:8: .* outside of all arrays"),
+    "a pointer far from all arrays": ("""
+        __global__ void k(float* y) { y[threadIdx.x + 100000] = 1; }""", 1, 1, {"y": UNSET}, 0,
+        "kernel.cu:6: .* writes 4 bytes of global memory, outside of all arrays"),
+    "a block that is deeper than a GPU's": ("""
+        __global__ void k(float* y) { y[threadIdx.z] = 1; }""", 1, (1, 1, 65), {"y": (65,)}, 0,
+        r"the block \(1, 1, 65\) or its shared memory, 0 bytes, is larger than a GPU takes"),
+    "a grid that is higher than a GPU's": ("""
+        __global__ void k(float* y) { y[0] = 1; }""", (1, 65536), 1, {"y": (65,)}, 0,
+        r"the grid \(1, 65536, 1\), the block .* is larger than a GPU takes"),
+    "a shared counter that nobody set": ("""
+        __global__ void k(int* y) {
+            __shared__ int s[4];
+            atomicAdd(&s[threadIdx.x % 4], 1);
+            __syncthreads();
+            if (threadIdx.x < 4) y[threadIdx.x] = s[threadIdx.x];
+        }""", 1, 32, {"y": (4,)}, 0, r"kernel.cu:8: .* reads s\[\d\] before anything wrote it"),
+    "a histogram that nobody set": ("""
+        __global__ void k(int* y) { atomicAdd(&y[threadIdx.x % 4], 1); }""", 1, 32, {"y": (4,)}, 0,
+        r"kernel.cu:6: .* reads y\[\d\] before anything wrote it"),
+    "a maximum, and a compared value, that nobody set": ("""
+        __global__ void k(int* y) {
+            __shared__ int most, lock;
+            atomicMax(&most, (int)threadIdx.x);
+            if (atomicCAS(&lock, 0, 1) == 0) y[0] = 1;
+        }""", 1, 32, {"y": (4,)}, 0, r"kernel.cu:9: .* reads lock\[0\] before anything wrote it"),
+    **{f"{vector} at an address of its {what}": (f"""
+        __global__ void k(const {of}* x, float* y) {{
+            __shared__ {of} s[64];
+            s[threadIdx.x] = x[threadIdx.x];
+            __syncthreads();
+            {vector} v = *(const {vector}*)({place});
+            y[threadIdx.x] = v{first};
+        }}""", 1, 8, {"x": X.astype(kind), "y": UNSET}, 0,
+        rf"kernel.cu:10: .* reads {place[0]}\[\d\] by an access of {size} bytes, whose address must be a multiple of "
+        f"{size}") for vector, of, kind, size, first, what, place in (
+            ("float4", "float", "float32", 16, ".x", "second float", "x + 1"),
+            ("float4", "float", "float32", 16, ".x", "third shared float", "s + 2"),
+            ("float2", "float", "float32", 8, ".x", "second float", "x + 1"),
+            ("double", "float", "float32", 8, "", "second float", "x + 1"),
+            ("int4", "int", "int32", 16, ".x", "second int", "x + 1"))},
+    "more local memory than a thread has": ("""
+        __global__ void k(float* y, int n) {
+            volatile float all[300000];
+            for (int i = 0; i < n; ++i) all[i] = i;
+            y[0] = all[n - 1];
+        }""", 1, 2, {"y": UNSET, "n": 300000}, 0,
+        r"kernel.cu:\d+: thread .* takes more than 524,288 bytes for its local arrays and nested calls"),
+    "a recursion that is too deep": ("""
+        __device__ int deep(int n) { return n < 1 ? 0 : 1 + deep(n - 1) * (n & 1); }
+        __global__ void k(float* y, int n) { y[0] = deep(n); }""", 1, 2, {"y": UNSET, "n": 1000000}, 0,
+        "kernel.cu:6: thread .* takes more than 524,288 bytes for its local arrays and nested calls"),
+    **{f"a sum of {threads} threads by shuffles from {threads // 32 * 32 + 32}": ("""
+        __global__ void k(const float* x, float* y) {
+            float sum = x[threadIdx.x];
+            for (int step = 16; step > 0; step /= 2) sum += __shfl_down_sync(0xffffffff, sum, step);
+            if (threadIdx.x % warpSize == 0) y[threadIdx.x / warpSize] = sum;
+        }""", 1, threads, {"x": X, "y": (2,)}, 0, r"kernel.cu:8: thread .* takes by a shuffle what lane \d+ of its "
+        "warp has, which is not in the mask or beyond the block: an undefined number, and y depends on it: 1 of 2 ")
+        for threads in (20, 48)},
+    "a shuffle from a lane that is not in the mask": ("""
+        __global__ void k(const int* x, int* y) {
+            if (threadIdx.x < 16) y[threadIdx.x] = __shfl_sync(0xffff, x[threadIdx.x], 20);
+        }""", 1, 32, {"x": X.astype(np.int32), "y": (16,)}, 0, "kernel.cu:7: thread .* lane 20 of its warp has, .*"
+        "and y depends on it: 16 of 16 elements"),
+    "a first block that sets what all add to": ("""
+        __global__ void k(int* y) {
+            if (blockIdx.x == 0 && threadIdx.x == 0) *y = 0;
+            __syncthreads();
+            atomicAdd(y, 1);
+        }""", 4, 32, {"y": np.zeros(1, np.int32)}, 0, r"kernel.cu:9: .* of block \(1, 0, 0\) writes y\[0\], which .* "
+        r"of block \(0, 0, 0\) writes in kernel.cu:7: a race, with no order between blocks"),
+    "a plain read of what others add to": ("""
+        __global__ void k(int* y, int* z) {
+            atomicAdd(y, 1);
+            z[threadIdx.x] = *y;
+        }""", 1, 32, {"y": np.zeros(1, np.int32), "z": (32,)}, 0,
+        r"y\[0\], which .* a race, with no barrier between them"),
     "a value that nobody set": ("""
         __global__ void k(float* y) { y[threadIdx.x] += 1; }""", 1, 32, {"y": UNSET}, 0,
         r"kernel.cu:6: .* reads y\[\d+\] before anything wrote it"),
@@ -224,6 +360,8 @@ ADD = "__global__ void add(const float* x, float* y, int n) { if (threadIdx.x < 
     ("struct P { int n; }; __global__ void k(P p) {}", None, ValueError, "k takes p of type 'P', which is not one of"),
     ("__constant__ float F[65536]; __global__ void k(float* y) { y[0] = F[0]; }", None, ValueError,
      r"kernel.cu declares F of 262,144 bytes in constant memory, but a GPU has 65,536 bytes of it; declare less"),
+    ("__global__ void k(float* y) { __shared__ float s[16384]; s[threadIdx.x] = 1; y[0] = s[0]; }", None, ValueError,
+     r"kernel.cu declares 65,536 bytes of __shared__ arrays, but a GPU takes 49,152; declare less, or one as extern"),
     ("__global__ void k(float* y) { y[0] = undefined; }", None, RuntimeError,
      "does not compile: kernel.cu:1:.*undefined"),
 ])
@@ -260,6 +398,7 @@ def add() -> Kernel:
     ({"x": 1.0}, TypeError, "add takes x as an array of float32, but it is given as 1.0"),
     ({"x": X.astype(float)}, TypeError, r"add takes x as an array of float32, but it is given one of float64; convert"),
     ({"grid": 0}, ValueError, "grid is 0 but must be 1 to 3 ints"),
+    ({"grid": 1 << 32}, ValueError, r"grid is 4294967296 but must be 1 to 3 ints of at least 1 and below 2\^31"),
 ])
 def test_arguments_that_do_not_fit_are_refused(changed: dict[str, Any], error: type[Exception], message: str,
                                                add: Kernel) -> None:
@@ -324,6 +463,7 @@ def test_what_a_kernel_prints_comes_first(capfd: pytest.CaptureFixture[str]) -> 
     (["add.cu", "--args", "x=four"], r"x=four is not an array (float32): sizes and a filling, 64:arange, numbers,"),
     (["add.cu", "--args", "n=4.5"], "n=4.5 is not a number (int32): such as n=64"),
     (["add.cu", "--args", "z=1"], "z is not one of them"),
+    (["add.cu", "--args", "n=1", "n=2"], "--args gives n twice, the second time as 2; leave one out"),
 ])
 def test_a_wrong_argument_is_one_line(flags: list[str], message: str, add: Kernel,
                                       capsys: pytest.CaptureFixture[str]) -> None:
@@ -351,6 +491,34 @@ def test_what_an_argument_means() -> None:
         (4,), "random", np.dtype(np.float32), 1).tolist()
     assert value(Parameter("n", np.dtype(np.int64), False, False), "0x10", 1) == 16
     assert sizes("4x2") == (4, 2)
+
+
+@pytest.mark.parametrize(("dtype", "text", "said"), [
+    ("int32", "[1.5]", "'1.5' is not a whole number"), ("int32", "4:2.5", "'2.5' is not a whole number"),
+    ("uint8", "[1,300]", "300 is not a number of uint8"), ("uint8", "4:300", "300 is not a number of uint8"),
+    ("uint8", "257:arange", "256 is not a number of uint8"), ("int64", "[9223372036854775808]", "number of int64"),
+    ("float32", "[1e39]", r"1e\+39 is not a number of float32"), ("float16", "2:70000", "not a number of float16"),
+    ("bool", "[2]", "2 is not a number of bool"), ("float32", "0x4", "sizes are ints of at least 1")])
+def test_an_array_that_its_type_does_not_have_is_refused(dtype: str, text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=rf"x={re.escape(text)} is not an array \({dtype}\): .*{said}"):
+        value(Parameter("x", np.dtype(dtype), True, False), text, 1)
+
+
+@pytest.mark.parametrize(("dtype", "text", "numbers"), [
+    ("int64", "[9007199254740993,-9223372036854775808]", [9007199254740993, -9223372036854775808]),
+    ("int64", "1:9007199254740993", [9007199254740993]), ("uint64", "[18446744073709551615,1]", [(1 << 64) - 1, 1]),
+    ("uint8", "[255,0x10]", [255, 16]), ("float32", "[inf,0.5]", [np.inf, 0.5])])
+def test_numbers_of_an_array_are_not_rounded(dtype: str, text: str, numbers: list[float]) -> None:
+    assert value(Parameter("x", np.dtype(dtype), True, False), text, 1).tolist() == numbers
+
+
+def test_a_source_with_a_mark_in_front_and_one_of_another_encoding() -> None:
+    Path("mark.cu").write_bytes(b"\xef\xbb\xbf" + HEAD.encode() + ADD.encode())
+    Path("helper.cuh").write_bytes(b"\xef\xbb\xbf" + HELPER.encode())
+    assert Kernel("mark.cu").run(1, 64, {"x": X, "y": X, "n": 64}).faults == []
+    Path("latin.cu").write_bytes(b"// 1\r\n// gr\xf6\xdfe\r\n" + ADD.encode())
+    with pytest.raises(ValueError, match=r"latin.cu is not a text in UTF-8: line 2 has the byte 0xf6; save it"):
+        Kernel("latin.cu")
 
 
 # ---------------------------------------------------------------- what is compiled

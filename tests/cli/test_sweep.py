@@ -398,7 +398,7 @@ def test_a_thread_without_a_stream_ends_the_sweep(monkeypatch: pytest.MonkeyPatc
 
 
 class Items:
-    """Data whose items print; those of one file would not be right in several threads."""
+    """Data whose items print."""
 
     def __len__(self) -> int:
         return 20
@@ -415,18 +415,6 @@ def test_what_makes_batches_prints_to_the_nets_log(capsys: pytest.CaptureFixture
                          device="cpu", workers=3 if folder == "threads" else 0)
         assert "item" not in capsys.readouterr().out
         assert {Path(folder, f"lr={rate}.log").read_text().count("item ") for rate in (0.1, 0.2)} == {40}
-
-
-@pytest.mark.parametrize(("data_", "loader", "threads"), [
-    ((np.zeros((9, 4), np.float32), np.arange(9) % 3), {}, 4), (Items(), {}, 1),
-    ((np.zeros((9, 4), np.float32), np.arange(9) % 3), {"transform": abs}, 1)])
-def test_items_that_your_code_makes_are_made_for_one_net_at_a_time(data_: Any, loader: Any, threads: int,
-                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = list[int]()
-    monkeypatch.setattr(sweeps, "devices", mock.Mock(resolve=lambda device: "cuda"))
-    monkeypatch.setattr(sweeps, "trained", lambda nets, job, count, *_, **__: asked.append(count) or mock.Mock())
-    minidl.sweep(build, (data_, data_), epochs=1, lr=[0.1, 0.2], folder="all", loader=loader)
-    assert asked == [threads]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")

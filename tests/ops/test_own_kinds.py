@@ -205,7 +205,13 @@ extern "C" __global__ void pool_back(const REAL* gy, const REAL* x, const REAL* 
             const int p = r - i * g.sh + g.top, q = s - j * g.sw + g.left;
             const int of = (at / (g.w * g.h) * g.oh + i) * g.ow + j;
             if (p < 0 || q < 0 || p >= g.kh || q >= g.kw) continue;
-            sum += x ? (x[at] == y[of] ? gy[of] : (REAL)0) : gy[of] / (g.kh * g.kw);
+            bool first = true;                              // of the window's maxima, which may be equal
+            for (int k = 0; x && k < p * g.kw + q; k++) {
+                const int row = i * g.sh - g.top + k / g.kw, column = j * g.sw - g.left + k % g.kw;
+                if (row < 0 || column < 0 || column >= g.w) continue;
+                first = first && x[(at / (g.w * g.h) * g.h + row) * g.w + column] != y[of];
+            }
+            sum += x ? (x[at] == y[of] && first ? gy[of] : (REAL)0) : gy[of] / (g.kh * g.kw);
         }
     gx[at] = sum;
 }
@@ -268,8 +274,11 @@ def test_kernels_of_a_kind_are_checked(kind: str) -> None:
 @pytest.mark.parametrize(("kind", "old", "new", "said"), tiered([
     ("linear", "k < inner", "k < inner - 1", r"mine y float32 x \(1, 1\) w \(1, 1\): an error is"),
     ("max_pool2d", "x[at] == y[of]", "x[at] >= y[of] - 1", r"mine dx float32 x .* window .*: an error is"),
+    ("max_pool2d", " && first", "", r"mine dx float32 x .* window .*: an error is"),
+    ("max_pool2d", "-1e30", "-10", r"mine y float32 x .* window .*: an error is"),
     ("avg_pool2d", "sum / (g.kh * g.kw)", "sum / (g.kh + g.kw)", r"mine y float32 x .* window .*: an error is"),
-    ("relu", "THREAD < n", "THREAD <= n", r"mine y float32 x .*mine.cu:\d+: .* outside of all arrays")],
+    ("relu", "THREAD < n", "THREAD <= n", r"mine y float32 x .*mine.cu:\d+: .* outside of all arrays"),
+    ("relu", "? x[THREAD] : (REAL)0);", "? min(x[THREAD], (REAL)6) : (REAL)0);", "mine y float32 x .*: an error is")],
     slow=1, several=True))
 def test_a_wrong_kernel_of_a_kind(kind: str, old: str, new: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert KERNELS.count(old) == 1

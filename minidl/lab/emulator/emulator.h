@@ -22,13 +22,18 @@
 #define __host__
 #define __constant__
 #define __forceinline__ inline
+#define __noinline__
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(size) __attribute__((aligned(size)))
 #define __shared__ static __attribute__((section("block_shared")))
 
-struct Place { unsigned x, y, z; };
-struct int4 { int x, y, z, w; };
+struct uint3;
+struct Place {
+    unsigned x, y, z;
+    inline operator uint3() const;
+};
+struct alignas(16) int4 { int x, y, z, w; };
 
 extern "C" {
 extern Place threadIdx, blockIdx, blockDim, gridDim;
@@ -48,6 +53,8 @@ const unsigned char* exchange(const void* mine, size_t size, unsigned mask = ~0u
 int lane();
 unsigned exchanged_with();                                       // lanes that took part in the last exchange
 unsigned live_lanes();
+void take_undefined(void* value, size_t size, int lane);         // what `lane` did not give in the last exchange
+long long steps_of_thread();
 int print_of_kernel(const char* format, ...);
 void queue_copy(void* to, const void* from, size_t size, bool valid);
 void close_copies();
@@ -80,8 +87,8 @@ static inline void __syncwarp(unsigned mask = ~0u) { warp_barrier(mask); }
 template <class T> static inline T __shfl_sync(unsigned mask, T value, int from, int width = 32) {
     const unsigned char* lanes = exchange(&value, sizeof value, mask);
     const int of = lane() / width * width + (unsigned)from % width;
-    if (mask >> of & 1) memcpy(&value, lanes + of * EXCHANGED, sizeof value);
-    else memset((void*)&value, 0xff, sizeof value);      // undefined: NaN
+    if (exchanged_with() >> of & 1) memcpy(&value, lanes + of * EXCHANGED, sizeof value);
+    else take_undefined(&value, sizeof value, of);
     return value;
 }
 template <class T> static inline T __shfl_xor_sync(unsigned mask, T value, int step, int width = 32) {

@@ -4,6 +4,7 @@
 // Shared memory is full of NaN when a block starts, and that of the launch has edges that must stay. What a GPU would
 // not survive, or leave undefined, is remembered as a message; the first one is run_grid's result.
 #include <signal.h>
+#include <sys/mman.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -11,7 +12,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 #include <random>
 #include <vector>
 
@@ -19,7 +19,11 @@ struct Place { unsigned x, y, z; };
 
 namespace {
 constexpr int MOST_THREADS = 1024, WARP = 32, EXCHANGED = 32, BARRIERS = 16;
-constexpr size_t STACK = 1 << 18, MOST_SHARED = 232448, EDGE = 1 << 14;
+constexpr size_t MOST_SHARED = 232448, EDGE = 1 << 14;
+// A thread's own memory: what CUDA gives it, and room for the emulator's functions. A guard is in front of each stack.
+constexpr size_t LOCAL = 1 << 19, SPARE = 1 << 14, STACK = LOCAL + 4 * SPARE, STACK_GUARD = 1 << 16;
+constexpr size_t STACK_STEP = STACK_GUARD + STACK;
+constexpr unsigned char UNDEFINED[] = {0xff, 0x7b, 0xfb, 0};        // in each byte of what is undefined: NaN, large, 0
 enum State : char { READY, AT_WARP, AT_BLOCK, AT_BARRIER, AT_PHASE, DONE };
 
 // A barrier in shared memory. A phase ends when all threads and all bytes have arrived.
@@ -38,7 +42,7 @@ struct Thread {
 };
 
 Thread threads[MOST_THREADS];
-std::unique_ptr<unsigned char[]> stacks;                  // of all threads, while a kernel runs
+unsigned char* stacks;                                    // of all threads, while a kernel runs
 alignas(1024) unsigned char store[EDGE + MOST_SHARED + EDGE];
 alignas(16) unsigned char offered[MOST_THREADS][EXCHANGED], exchanged[MOST_THREADS][EXCHANGED];
 ucontext_t scheduler;
@@ -48,11 +52,14 @@ void (*body)(void**);
 void** given;
 void (*missed)(int waits, int ended);                    // if set, called when a barrier waits for an ended thread
 void (*stood_still)(int warp);                           // if set, called whenever no thread of a warp can go on
-char message[256];
+void (*overflowed)(void* from);                          // if set, called when a thread's stack is full
+void (*strayed)(int lane, void* from);                   // if set, called when a lane reads of one that gave nothing
+char message[384];
+size_t guards;                                           // bytes around the kernel's shared arrays
 volatile bool running;                                   // a thread, not the scheduler
-bool quiet;                                              // what a kernel prints is left out
+int launch;                                              // of several of a kernel; all but the first print nothing
 volatile sig_atomic_t interrupted;                       // by Ctrl-C, while a grid runs
-struct sigaction before;                                 // the action that was set before
+struct sigaction before, fault_before;                   // the actions that were set before
 
 void interrupt(int number) {
     interrupted = 1;
@@ -63,6 +70,17 @@ void wait(State state) {
     Thread& me = threads[current];
     me.state = state;
     swapcontext(&me.context, &scheduler);
+}
+
+// The end of a thread's stack that is the last to be used, behind its guard.
+unsigned char* stack_of(int thread) { return stacks + thread * STACK_STEP + STACK_GUARD; }
+
+void* interrupted_at(void* context) {
+#ifdef __x86_64__
+    return (void*)((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP];
+#else
+    return (void*)((ucontext_t*)context)->uc_mcontext.pc;
+#endif
 }
 }  // namespace
 
@@ -121,7 +139,7 @@ void see(bool right, const char* what) {
 
 void see_aligned(const void* address, size_t size, const char* what) {
     auto at = (const unsigned char*)address;
-    bool own = at >= stacks.get() && at < stacks.get() + MOST_THREADS * STACK;
+    bool own = at >= stacks && at < stacks + MOST_THREADS * STACK_STEP;
     if (own || (uintptr_t)at % std::min<size_t>(size, 16) == 0) return;
     char text[128];
     snprintf(text, sizeof text, "%s %zu bytes at an address that is no multiple of that", what, size);
@@ -136,6 +154,15 @@ const unsigned char* exchange(const void* mine, size_t size, unsigned mask) {
 
 unsigned exchanged_with() { return threads[current].with; }
 
+// What a lane gets of one that took no part in the exchange. It differs from launch to launch, so that a result which
+// depends on it does.
+void take_undefined(void* value, size_t size, int lane) {
+    memset(value, UNDEFINED[launch % sizeof UNDEFINED], size);
+    if (strayed) strayed(lane, __builtin_return_address(0));
+}
+
+long long steps_of_thread() { return threads[current].steps; }
+
 // The lanes of this warp that have not ended.
 unsigned live_lanes() {
     unsigned live = 0;
@@ -144,9 +171,9 @@ unsigned live_lanes() {
     return live;
 }
 
-void set_quiet(int value) { quiet = value; }
+void set_launch(int number) { launch = number; }
 int print_of_kernel(const char* format, ...) {
-    if (quiet) return 0;
+    if (launch) return 0;
     va_list values;
     va_start(values, format);
     const int count = vprintf(format, values);
@@ -185,7 +212,7 @@ void start(int number) {
     thread.barrier_at = nullptr;
     thread.copies.assign(1, {});
     getcontext(&thread.context);
-    thread.context.uc_stack.ss_sp = stacks.get() + number * STACK;
+    thread.context.uc_stack.ss_sp = stack_of(number);
     thread.context.uc_stack.ss_size = STACK;
     makecontext(&thread.context, enter, 0);
 }
@@ -258,15 +285,56 @@ void run_block(int count, std::mt19937& random) {
     }
 }
 
+// Takes memory for the stacks of so many threads. It is kept reserved, and no guard is ever made accessible.
+bool take_stacks(int count) {
+    static unsigned char* reserved;
+    static int accessible;
+    if (!reserved) {
+        const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+        void* at = mmap(nullptr, MOST_THREADS * STACK_STEP, PROT_NONE, flags, -1, 0);
+        if (at == MAP_FAILED) return false;
+        reserved = (unsigned char*)at;
+    }
+    stacks = reserved;
+    for (; accessible < count; ++accessible)
+        if (mprotect(stack_of(accessible), STACK, PROT_READ | PROT_WRITE)) return false;
+    return true;
+}
+
+// A thread's stack is full. It does not go on.
+void end_overflowed(void* from) {
+    if (overflowed) overflowed(from);
+    char text[128];
+    snprintf(text, sizeof text, "a thread takes more than %zu bytes for its local arrays and nested calls", LOCAL);
+    see(false, text);
+    wait(DONE);
+}
+
+// On a stack of its own, since that of the thread is full.
+void fault(int number, siginfo_t* info, void* context) {
+    auto at = (unsigned char*)info->si_addr, guard = running && stacks ? stack_of(current) - STACK_GUARD : nullptr;
+    const bool full = guard && at >= guard && at < guard + STACK_GUARD;
+    if (!full) sigaction(number, &fault_before, nullptr);                     // as if this were not here
+    else end_overflowed((char*)interrupted_at(context) + 1);
+}
+
 const char* run_blocks(const int* sizes, unsigned char* shared, unsigned char* shared_end) {
     std::mt19937 random(sizes[7]);
     gridDim = {(unsigned)sizes[0], (unsigned)sizes[1], (unsigned)sizes[2]};
     blockDim = {(unsigned)sizes[3], (unsigned)sizes[4], (unsigned)sizes[5]};
     size_t bytes = sizes[6];
     long long count = (long long)sizes[3] * sizes[4] * sizes[5];
-    if (*std::min_element(sizes, sizes + 6) < 1 || sizes[1] > 65535 || sizes[2] > 65535 || count > MOST_THREADS ||
-        bytes + (shared_end - shared) > MOST_SHARED)
-        return "the grid, the block or its shared memory is larger than a GPU takes, or empty";
+    const size_t all = bytes + (shared_end - shared) - guards;
+    if (*std::min_element(sizes, sizes + 6) < 1 || sizes[1] > 65535 || sizes[2] > 65535 || sizes[5] > 64 ||
+        count > MOST_THREADS || all > MOST_SHARED) {
+        snprintf(message, sizeof message,
+                 "the grid (%d, %d, %d), the block (%d, %d, %d) or its shared memory, %zu bytes, is larger than a GPU "
+                 "takes, or empty; give a grid of up to (2147483647, 65535, 65535), a block of up to 1024 threads, 64 "
+                 "along z, and up to %zu bytes",
+                 sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], all, MOST_SHARED);
+        return message;
+    }
+    if (!take_stacks((int)count)) return "there is no memory for the stacks of a block's threads; use smaller blocks";
     for (unsigned z = 0; z < gridDim.z; ++z)
         for (unsigned y = 0; y < gridDim.y; ++y)
             for (unsigned x = 0; x < gridDim.x; ++x) {
@@ -295,13 +363,24 @@ extern "C" const char* run_grid(const int* sizes, unsigned char* shared, unsigne
     body = thread;
     given = arguments;
     *message = 0;
-    stacks.reset(new unsigned char[MOST_THREADS * STACK]);
+    memset(exchanged, 0xff, sizeof exchanged);           // nothing of the launch before
+    alignas(16) static unsigned char faults[1 << 16];
+    stack_t for_faults {}, stack_before;
+    for_faults.ss_sp = faults, for_faults.ss_size = sizeof faults;
+    sigaltstack(&for_faults, &stack_before);
+    struct sigaction on_fault {};
+    on_fault.sa_sigaction = fault;
+    on_fault.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+    sigaction(SIGSEGV, &on_fault, &fault_before);
     interrupted = 0;
     struct sigaction ours {};
     ours.sa_handler = interrupt;
     sigaction(SIGINT, &ours, &before);
     const char* result = run_blocks(sizes, shared, shared_end);
     sigaction(SIGINT, &before, nullptr);
-    stacks.reset();                                      // a process may hold many kernels
+    sigaction(SIGSEGV, &fault_before, nullptr);
+    sigaltstack(&stack_before, nullptr);
+    if (stacks) madvise(stacks, MOST_THREADS * STACK_STEP, MADV_DONTNEED);     // a process may hold many kernels
+    stacks = nullptr;
     return result;
 }

@@ -1,10 +1,10 @@
 // Looks at each access to memory of a kernel that g++ has compiled with -fsanitize=thread, which calls the functions
 // __tsan_* before it. No library of a sanitizer is linked: these here take its place.
 //
-// An access outside of all arrays ends its thread. Two accesses are a race if different threads make them to the same
-// number, one of them writes, not both are atomic, and no barrier is between them. Blocks run one after the other here
-// but at the same time on a GPU. Only a __threadfence() and an atomic of the first, and then an atomic of the second,
-// put them in order.
+// An access outside of all arrays, or at an address that is not a multiple of its size, ends its thread. Two accesses
+// are a race if different threads make them to the same number, one of them writes, not both are atomic, and no barrier
+// is between them. Blocks run one after the other here but at the same time on a GPU. Only a __threadfence() and an
+// atomic of the first, and then an atomic of the second, put them in order.
 //
 // It also tells counts.cpp of each access; for minidl's own kernels, whose arrays no caller names, it does only that. A
 // thread that takes too many steps ends, with all others; so do all at Ctrl-C. One that divides an integer by 0 ends.
@@ -16,16 +16,18 @@
 #include "scheduler.cpp"
 
 namespace {
-constexpr int MOST_FINDINGS = 32, GUARD = 1024;
-enum What : int { OUTSIDE, RACE, UNSET, ENDLESS, DIVIDED, MISSED };
+constexpr int MOST_FINDINGS = 32, MOST_DOUBTS = 1 << 14, GUARD = 1024;
+enum What : int { OUTSIDE, RACE, UNSET, ENDLESS, DIVIDED, MISSED, MISALIGNED, OVERFLOWED, STRAYED };
 enum Kind { ARRAY, SHARED, CONSTANT, IMAGE, FORBIDDEN };
+enum Does { READS, WRITES, UPDATES, EXCHANGES, COMPARES };     // from UPDATES on atomic; EXCHANGES needs no value
 
 struct Access {
     void* from;                                          // the instruction behind it; null for none
-    int thread, block, block_turn, warp_turn;
-    bool atomic;
+    int thread, block, block_turn;
+    unsigned warp_turn : 31, atomic : 1;
 };
-struct Number { Access write, reads[2]; };               // the last write, and reads since by two different threads
+// The last write, the last that was not atomic, and reads since then by two different threads.
+struct Number { Access write, plain, reads[2]; };
 struct Region {
     const unsigned char *start, *end;
     Kind kind;
@@ -40,7 +42,12 @@ struct Finding {                                         // as watch.py reads it
     size_t line, other_line;                             // of the instructions: offsets in their library
 };
 
+// A plain read, and an atomic of another thread: a race, unless the thread of the read goes on to compare what it read
+// by an atomicCAS, as CUDA's guide does for atomics of its own.
+struct Doubt { const void* at; int size; bool writes; Access now, other, read; };
+
 Finding findings[MOST_FINDINGS];
+std::vector<Doubt> doubts;
 int found, block;
 std::vector<Region> regions;
 std::vector<Place> blocks;                               // the place of each in the grid
@@ -49,6 +56,8 @@ bool acquired;                                           // this block made an a
 bool finding;                                            // faults are looked for
 bool ends;                                               // each thread ends at its next step
 long long most_steps;                                    // of one thread, in basic blocks
+int widest;                                              // alignment that accesses of 16 bytes must have
+const unsigned char *own_shared, *own_shared_end;        // the kernel's own shared arrays, of the last launch
 
 size_t offset(void* instruction) {
     Dl_info info;
@@ -63,6 +72,17 @@ void report(What what, const void* at, int size, bool writes, const Access& now,
     Place here = blocks[now.block], there = blocks[other.block];
     findings[found++] = {what, size, writes, other_writes, now.thread, other.thread, {here.x, here.y, here.z},
                          {there.x, there.y, there.z}, at, line, other_line};
+}
+
+void report_doubts() {
+    for (const Doubt& each : doubts)
+        report(RACE, each.at, each.size, each.writes, each.now, !each.writes, each.other);
+    doubts.clear();
+}
+
+void doubt(const Doubt& race) {
+    if (doubts.size() == MOST_DOUBTS) report_doubts();
+    doubts.push_back(race);
 }
 
 volatile long long seen, seen_before;                    // steps and accesses of all threads; those at the last tick
@@ -86,17 +106,10 @@ void take_step(void* from) {
     if (!stacks) return;
     Thread& me = threads[current];
     if (interrupted || ends || (finding && ++me.steps > most_steps)) end_all(from);
+    if ((size_t)((unsigned char*)__builtin_frame_address(0) - stack_of(current)) < SPARE) end_overflowed(from);
 }
 
 struct sigaction divided_before;                         // what is done elsewhere
-
-char* interrupted_at(void* context) {
-#ifdef __x86_64__
-    return (char*)((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP];
-#else
-    return (char*)((ucontext_t*)context)->uc_mcontext.pc;
-#endif
-}
 
 // Once per second of processor time. The compiler reports no step of an empty loop: a thread of which nothing was seen
 // is in one. This interrupts the kernel's code, or a function that it calls, so that the scheduler can go on.
@@ -109,7 +122,7 @@ void tick(int number, siginfo_t*, void* context) {
         seen_before = seen;
         return;
     }
-    end_all(interrupted_at(context) + 1);
+    end_all((char*)interrupted_at(context) + 1);
 }
 
 // An integer divided by 0: a processor reports it by a signal (x86); a GPU goes on with a number without meaning.
@@ -119,7 +132,7 @@ void divided(int number, siginfo_t*, void* context) {
         return;
     }
     follow_block();
-    report(DIVIDED, nullptr, 0, false, {interrupted_at(context) + 1, current, block}, false, {});
+    report(DIVIDED, nullptr, 0, false, {(char*)interrupted_at(context) + 1, current, block}, false, {});
     see(false, "an integer is divided by 0");
     wait(DONE);                                          // nothing continues this thread
 }
@@ -166,13 +179,14 @@ bool race(const Access& before, const Access& now) {
     return before.from && !(before.atomic && now.atomic) && !in_order(before, now);
 }
 
-// unit: the most bytes that one instruction takes of it.
-void look(const void* address, int size, int unit, bool writes, bool atomic, void* from) {
+// unit: the most bytes that one instruction takes of it. aligned: of what its address must be a multiple.
+void look(const void* address, int size, int unit, int aligned, Does does, void* from) {
     ++seen;
+    const bool writes = does != READS, atomic = does >= UPDATES;
     if (regions.empty()) return;                         // no launch: a library sets its own values as it is loaded
     auto at = (const unsigned char*)address;
-    auto mine = stacks.get() + (size_t)current * STACK;
-    if (at >= mine && at + size <= mine + STACK) return;                       // a variable of its own
+    auto mine = stacks ? stack_of(current) : nullptr;
+    if (mine && at >= mine && at + size <= mine + STACK) return;               // a variable of its own
     auto region = std::find_if(regions.begin(), regions.end(),
                                [=](const Region& r) { return at >= r.start && at + size <= r.end; });
     Kind kind = region == regions.end() ? ARRAY : region->kind;
@@ -180,24 +194,46 @@ void look(const void* address, int size, int unit, bool writes, bool atomic, voi
         note_access(from, at, size, unit, (Way)((kind == ARRAY ? GLOBAL_LOAD : SHARED_LOAD) + (atomic ? 2 : writes)));
     if (!finding) return;
     follow_block();
-    Access now = {from, current, block, block_turn, warp_turns[current / WARP], atomic};
+    Access now = {from, current, block, block_turn, (unsigned)warp_turns[current / WARP], atomic};
     if (region == regions.end() || region->kind == FORBIDDEN) {
         report(OUTSIDE, at, size, writes, now, false, {});
         see(false, "memory outside of all arrays is accessed");
         wait(DONE);                                      // nothing continues this thread
     }
     if (region->kind == IMAGE) return;
+    if (does == COMPARES && !doubts.empty())
+        doubts.erase(std::remove_if(doubts.begin(), doubts.end(), [=](const Doubt& each) {
+            return each.at == at && each.read.thread == current && each.read.block == block;
+        }), doubts.end());
+    if ((uintptr_t)at % std::min(aligned, widest)) {
+        report(MISALIGNED, at, size, writes, now, false, {});
+        see(false, "an address is not a multiple of the bytes that are accessed");
+        wait(DONE);                                      // nothing continues this thread
+    }
     for (size_t i = (at - region->start) / region->unit; i <= (at + size - 1 - region->start) / region->unit; ++i) {
         Number& number = region->numbers[i];
-        if (region->kind == SHARED && number.write.from && number.write.block != block) number.write = {};
-        for (Access& read : number.reads)
-            if (region->kind == SHARED && read.block != block) read = {};
-        if (!writes && !number.write.from && !region->set) report(UNSET, at, size, false, now, false, {});
-        if (race(number.write, now)) report(RACE, at, size, writes, now, true, number.write);
+        if (region->kind == SHARED)
+            for (Access* before : {&number.write, &number.plain, &number.reads[0], &number.reads[1]})
+                if (before->block != block) *before = {};
+        if (does != WRITES && does != EXCHANGES && !number.write.from && !region->set)
+            report(UNSET, at, size, false, now, false, {});
+        if (does == COMPARES)
+            for (Access& read : number.reads)
+                if (read.thread == current && read.block == block) read = {};
+        if (!number.write.atomic) {
+            if (race(number.write, now)) report(RACE, at, size, writes, now, true, number.write);
+        } else if (race(number.plain, now)) {
+            report(RACE, at, size, writes, now, true, number.plain);
+        } else if (race(number.write, now)) {
+            if (writes) report(RACE, at, size, writes, now, true, number.write);
+            else doubt({at, size, false, now, number.write, now});
+        }
         if (writes) {
             for (const Access& read : number.reads)
-                if (race(read, now)) report(RACE, at, size, true, now, false, read);
-            number = {now, {}};
+                if (atomic && race(read, now)) doubt({at, size, true, now, read, read});
+                else if (race(read, now)) report(RACE, at, size, true, now, false, read);
+            number.write = now;
+            if (!atomic) number = {now, now, {}};        // an atomic is in no order to what other blocks did before
         } else {
             for (Access& read : number.reads)
                 if (!read.from || in_order(read, now)) {
@@ -216,6 +252,16 @@ void add(const unsigned char* start, const unsigned char* end, Kind kind, int un
 void miss(int waits, int ended) {
     follow_block();
     report(MISSED, nullptr, 0, false, {threads[waits].barrier_at, waits, block}, false, {nullptr, ended, block});
+}
+
+void overflow(void* from) {
+    follow_block();
+    report(OVERFLOWED, nullptr, 0, false, {from, current, block}, false, {});
+}
+
+void stray(int lane, void* from) {
+    follow_block();
+    report(STRAYED, nullptr, lane, false, {from, current, block}, false, {});
 }
 
 // The unit of a struct, which need not start at a multiple of its size: numbers of four bytes, or bytes.
@@ -242,10 +288,11 @@ extern "C" {
 // kernel itself has. After the launch `watch_end` forgets all but the counts again.
 void watch_end() {
     found = 0;
+    doubts.clear();
     acquired = ends = false;
     set_ticks(0);
     tell_of_divisions(false);
-    missed = nullptr;
+    missed = nullptr, overflowed = nullptr, strayed = nullptr;
     regions.clear(), blocks.clear(), fenced.clear(), released.clear();
 }
 
@@ -255,7 +302,9 @@ void watch_start(int finds, Rules counts) {
     start_counting(counts);
 }
 
-void watch_steps(long long most) { most_steps = most; }
+// steps: most of a thread. aligned: what the addresses of accesses of 16 bytes are a multiple of: 16, or 8 if the source
+// has structs that need no more.
+void watch_limits(long long steps, int aligned) { most_steps = steps, widest = aligned; }
 
 void watch_array(const unsigned char* start, size_t size, int unit, int set, int constant) {
     add(start, start + size, constant ? CONSTANT : ARRAY, unit, set);
@@ -266,7 +315,9 @@ void watch_launch(const unsigned char* shared, const unsigned char* shared_end, 
     runner = pthread_self();
     set_ticks(1);
     tell_of_divisions(true);
-    missed = finding ? miss : nullptr;
+    if (finding) missed = miss, overflowed = overflow, strayed = stray;
+    own_shared = shared, own_shared_end = shared_end;
+    guards = 2 * GUARD;
     add(shared + GUARD, shared_end - GUARD, SHARED);
     add(shared, shared_end, FORBIDDEN);
     add(dynamic_shared, dynamic_shared + dynamic, SHARED);
@@ -276,22 +327,28 @@ void watch_launch(const unsigned char* shared, const unsigned char* shared_end, 
 }
 
 const Finding* watch_findings(int* count) {
+    report_doubts();
     *count = found;
     return findings;
 }
 
-void watch_atomic(const void* at, int size, void* from) {
+// Whether an address is in the shared memory of the last launch, or beside its arrays.
+int watch_in_shared(const unsigned char* at) {
+    return (at >= store && at < store + sizeof store) || (at >= own_shared && at < own_shared_end);
+}
+
+void watch_atomic(const void* at, int size, Does does, void* from) {
     follow_block();
     acquired = true;
     if (fenced[block]) released[block] = 1;
-    look(at, size, size, true, true, from);
+    look(at, size, size, size, does, from);
 }
 
 // A copy that the kernel makes by instructions for up to 16 bytes.
 void watch_copy(void* to, const void* from, size_t size, int reads) {
     int unit = std::min((int)size, 16);
-    if (reads) look(from, (int)size, unit, false, false, __builtin_return_address(0));
-    look(to, (int)size, unit, true, false, __builtin_return_address(0));
+    if (reads) look(from, (int)size, unit, 1, READS, __builtin_return_address(0));
+    look(to, (int)size, unit, 1, WRITES, __builtin_return_address(0));
 }
 
 void watch_fence() {
@@ -306,11 +363,11 @@ void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 #define HERE __builtin_return_address(0)
 #define ACCESSES(SIZE)                                                                                   \
-    void __tsan_read##SIZE(void* at) { look(at, SIZE, SIZE, false, false, HERE); }                        \
-    void __tsan_write##SIZE(void* at) { look(at, SIZE, SIZE, true, false, HERE); }                        \
-    void __tsan_unaligned_read##SIZE(void* at) { look(at, SIZE, apart(SIZE), false, false, HERE); }       \
-    void __tsan_unaligned_write##SIZE(void* at) { look(at, SIZE, apart(SIZE), true, false, HERE); }
+    void __tsan_read##SIZE(void* at) { look(at, SIZE, SIZE, SIZE, READS, HERE); }                         \
+    void __tsan_write##SIZE(void* at) { look(at, SIZE, SIZE, SIZE, WRITES, HERE); }                       \
+    void __tsan_unaligned_read##SIZE(void* at) { look(at, SIZE, apart(SIZE), 1, READS, HERE); }           \
+    void __tsan_unaligned_write##SIZE(void* at) { look(at, SIZE, apart(SIZE), 1, WRITES, HERE); }
 ACCESSES(1) ACCESSES(2) ACCESSES(4) ACCESSES(8) ACCESSES(16)
-void __tsan_read_range(void* at, size_t size) { look(at, (int)size, apart(size), false, false, HERE); }
-void __tsan_write_range(void* at, size_t size) { look(at, (int)size, apart(size), true, false, HERE); }
+void __tsan_read_range(void* at, size_t size) { look(at, (int)size, apart(size), 1, READS, HERE); }
+void __tsan_write_range(void* at, size_t size) { look(at, (int)size, apart(size), 1, WRITES, HERE); }
 }

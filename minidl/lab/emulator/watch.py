@@ -7,11 +7,12 @@ import ctypes
 import functools
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,12 @@ from .counts import Counted, LaunchConfiguration, Table, counted, frames, rules
 
 ORDERS = 4                                 # launches, each with another order of the threads
 STEPS = 10_000_000                         # basic blocks that a thread may enter before it is said not to end
-OUTSIDE, RACE, UNSET, ENDLESS, DIVIDED, MISSED = range(6)   # as in watch.cpp
+OUTSIDE, RACE, UNSET, ENDLESS, DIVIDED, MISSED, MISALIGNED, OVERFLOWED, STRAYED = range(9)      # as in watch.cpp
 CONSTANT = 1 << 16                         # bytes of constant memory, on every GPU
+STATIC = 48 << 10                          # bytes of shared arrays with a size of their own, on every GPU
+LOCAL = 512 << 10                          # bytes of a thread's own arrays and calls
+# A struct whose alignment may be 8 although it has 16 bytes
+WIDE = r"\b(?:struct|class|union)\b[^;{}()]*\{[^}]*(?:\b(?:double|long|u?int64_t|size_t|REAL|[A-Z])\b|\*)"
 NULL_PAGE = 1 << 16                        # addresses below are elements of an array that is not there
 
 Size = int | tuple[int, ...]
@@ -121,6 +126,9 @@ class Kernel:
             told = ", ".join(f"{each} of {size:,} bytes" for each, size in constant.items())
             raise ValueError(f"emulator: {self.file} declares {told} in constant memory, but a GPU has {CONSTANT:,} "
                              "bytes of it; declare less")
+        if (static := sum(size for *_, size in self._shared)) > STATIC:
+            raise ValueError(f"emulator: {self.file} declares {static:,} bytes of __shared__ arrays, but a GPU takes "
+                             f"{STATIC:,}; declare less, or one as extern __shared__ and launch with shared=")
 
     def _compiled(self, read: source.Source, constants: list[str]) -> ctypes.CDLL:
         """Compiled so that each access is looked at, and linked with what looks."""
@@ -163,31 +171,33 @@ class Kernel:
         Raises TypeError and ValueError for arguments that are not the kernel's, KeyboardInterrupt at Ctrl-C.
         """
         launches, counts = [], Counted({}, False, {})
-        self._watch.watch_steps(ctypes.c_longlong(steps))
+        self._watch.watch_limits(ctypes.c_longlong(steps), 8 if re.search(WIDE, self._text) else 16)
         for i in range(orders):
-            self._watch.set_quiet(int(i > 0))
+            self._watch.set_launch(i)
             launches.append(self._run(_three("grid", grid), _three("block", block), arguments, shared, seed + i,
                                       0 if i else rules(arch)))
             counts = counts if i else counted(self._watch, self._path, self.file.name,
                                               functools.partial(self._place, self._arrays))
             if any(what == ENDLESS for what, _ in launches[-1][1]):
                 break
-        self._watch.set_quiet(0)
-        arrays, faults = launches[0][0], list({key: told for _, found in reversed(launches)
-                                               for key, told in found.items()}.values())
+        self._watch.set_launch(0)
+        said = {key: told for _, found in reversed(launches) for key, told in found.items()}
+        strayed = [told for (what, _), told in said.items() if what == STRAYED]
+        arrays, faults = launches[0][0], [told for told in said.values() if told not in strayed]
         notes = list[str]()
         for name in arrays if not faults else ():
             others = [other[name] for other, _ in launches[1:]]
             unlike = [other for other in others if other.tobytes() != arrays[name].tobytes()]
             if unlike:
-                told = (f"{name} depends on the order of the threads: {np.sum(unlike[0] != arrays[name])} of "
-                        f"{arrays[name].size} elements differ")
+                same = (unlike[0] == arrays[name]) | ((unlike[0] != unlike[0]) & (arrays[name] != arrays[name]))
+                differ = f"{np.sum(~same)} of {arrays[name].size} elements differ"
+                told = f"{name} depends on the order of the threads: {differ}"
                 if self._atomics and _rounded_otherwise(arrays[name], unlike):
                     notes.append(f"{told} in their last digits, as sums by floating-point atomics do: two runs may "
                                  "differ in bits")
-                else:
-                    faults.append(told)
-        text = self.file.read_text(encoding="utf-8")
+                else:                      # each launch has other numbers for what a lane does not give
+                    faults.append(f"{strayed[0]}, and {name} depends on it: {differ}" if strayed else told)
+        text = source.text_in(self.file)
         launch = LaunchConfiguration(math.prod(_three("block", block)), shared, sum(size for *_, size in self._shared),
                                      self._text, self._constants)
         return Run(arrays, faults, Table(self.name, self.file.name, text, math.prod(_three("grid", grid)), *counts,
@@ -233,7 +243,7 @@ class Kernel:
         message = self._library.run((ctypes.c_int * 8)(*grid, *block, shared, seed), packed)
         ctypes.CDLL(None).fflush(None)
         faults = self._faults(arrays, block)
-        if message and not any(what in (OUTSIDE, ENDLESS, DIVIDED, MISSED) for what, _ in faults):
+        if message and not any(what not in (RACE, UNSET, STRAYED) for what, _ in faults):
             faults[message, frozenset()] = f"{self.file.name}: {message.decode()}"
         self._watch.watch_end()
         held = {each.name: np.frombuffer(ctypes.string_at(each.address, len(each.start)), each.dtype)
@@ -261,6 +271,15 @@ class Kernel:
             elif each.what == MISSED:
                 fault = (f"{who} waits at a barrier, but thread {_thread(each.other_thread, block)} of the same block "
                          "has ended")
+            elif each.what == MISALIGNED:
+                fault = (f"{who} {what} by an access of {each.size} bytes, whose address must be a multiple of "
+                         f"{each.size}; access smaller parts, or start at such a multiple")
+            elif each.what == OVERFLOWED:
+                fault = (f"{who} takes more than {LOCAL:,} bytes for its local arrays and nested calls, all that a GPU "
+                         "has for a thread; take smaller arrays, or a loop for the recursion")
+            elif each.what == STRAYED:
+                fault = (f"{who} takes by a shuffle what lane {each.size} of its warp has, which is not in the mask "
+                         "or beyond the block: an undefined number")
             elif each.what == UNSET and (symbol := self._symbol(each.at or 0)):
                 fault = (f"{who} {what}, constant memory that nothing filled; fill it: --args {symbol}=..., or in a "
                          f"launcher launch.copy_to_symbol({symbol!r}, array)")
@@ -290,7 +309,7 @@ class Kernel:
                                                      for each in self.symbols.values())):
             if start <= at < start + length:
                 return f"{name}[{(at - start) // size}]"
-        return f"{size} bytes of shared memory"
+        return f"{size} bytes of {'shared' if self._watch.watch_in_shared(ctypes.c_void_p(at)) else 'global'} memory"
 
     def _symbol(self, at: int) -> str | None:
         """Constant memory that has an address."""
@@ -333,7 +352,7 @@ def _parameter(kernel: str, name: str, c_type: str, kind: str) -> Parameter:
     if c_type not in TYPES:
         raise ValueError(f"emulator: {kernel} takes {name} of type {c_type!r}, which is not one of "
                          f"{', '.join(TYPES)}; use one of these, or an array of them")
-    if kind == "value" and c_type[-1] in "24" and c_type != "int4":
+    if kind == "value" and c_type[-1] in "234" and c_type != "int4":
         raise ValueError(f"emulator: {kernel} takes {name} as one {c_type}; take its numbers, or an array of them")
     return Parameter(name, TYPES[c_type], kind != "value", kind == "out")
 
@@ -343,13 +362,31 @@ def _number(kernel: str, parameter: Parameter, given: Any) -> np.ndarray:
         raise TypeError(f"emulator: {kernel} takes {parameter.name} as a number ({parameter.dtype}), but it is given "
                         f"as {given!r}")
     try:
-        value = np.array([given]).astype(parameter.dtype)
-        if value[0] != given and not (parameter.dtype.kind == "f" and np.isclose(value[0], given)):
-            raise OverflowError
-    except (ValueError, OverflowError):
+        return fitting([given], parameter.dtype)
+    except ValueError:
         raise ValueError(f"emulator: {kernel} takes {parameter.name} as {parameter.dtype}, which {given!r} is "
                          "not") from None
-    return value
+
+
+def fitting(given: Sequence[Any], dtype: np.dtype) -> np.ndarray:
+    """Numbers as an array of a dtype, which has each of them, but for rounding. Raises ValueError for the first that
+    it does not have.
+
+    >>> fitting([1, 2.0], np.dtype("uint8"))
+    array([1, 2], dtype=uint8)
+    """
+    array = np.zeros(len(given), dtype)
+    for i, number in enumerate(given):
+        with np.errstate(all="ignore"):
+            try:                           # as an object: no whole number is rounded to a float on the way
+                array[i:i + 1] = np.array([number], object).astype(dtype)
+                fits = np.isclose(float(array[i]), number, float(np.finfo(dtype).eps), 1e-8, True) \
+                    if dtype.kind == "f" else int(array[i]) == number
+            except (OverflowError, ValueError):
+                fits = False
+        if not fits:
+            raise ValueError(f"{number} is not a number of {dtype}")
+    return array
 
 
 def _struct(kernel: str, parameter: Parameter, given: object) -> np.ndarray:
@@ -373,8 +410,8 @@ def _array(kernel: str, parameter: Parameter, given: object) -> np.ndarray:
 
 def _three(what: str, size: Size) -> tuple[int, int, int]:
     sizes = (size,) if isinstance(size, int) else tuple(size)
-    if not 1 <= len(sizes) <= 3 or not all(isinstance(n, int) and n > 0 for n in sizes):
-        raise ValueError(f"emulator: {what} is {size!r} but must be 1 to 3 ints of at least 1")
+    if not 1 <= len(sizes) <= 3 or not all(isinstance(n, int) and 0 < n < 1 << 31 for n in sizes):
+        raise ValueError(f"emulator: {what} is {size!r} but must be 1 to 3 ints of at least 1 and below 2^31")
     x, y, z = (*sizes, 1, 1, 1)[:3]
     return x, y, z
 

@@ -25,10 +25,14 @@ C_NAME: dict[np.dtype, str] = {np.dtype(np.float32): "float", np.dtype(np.float6
 # minidl's own kernels take as records.
 TYPES: dict[str, np.dtype] = {name: np.dtype(dtype) for names, dtype in (
     ("bool", np.bool_), ("char|signed char|int8_t", np.int8), ("unsigned char|uint8_t|uchar|uchar2|uchar4", np.uint8),
-    ("short|int16_t", np.int16), ("unsigned short|uint16_t", np.uint16), ("int|int32_t|int2", np.int32),
-    ("unsigned|unsigned int|uint32_t|uint|uint2|uint4", np.uint32), ("long|long long|int64_t", np.int64),
-    ("unsigned long|unsigned long long|uint64_t|size_t", np.uint64), ("float|float2|float4", np.float32),
-    ("double|double2|double4", np.float64), ("half|__half|half2|__half2", np.float16),
+    ("short|short int|int16_t|short2|short4", np.int16),
+    ("unsigned short|unsigned short int|uint16_t|ushort|ushort2|ushort4", np.uint16),
+    ("int|signed|signed int|int32_t|int2|int3", np.int32),
+    ("unsigned|unsigned int|uint32_t|uint|uint2|uint3|uint4", np.uint32),
+    ("long|long int|long long|long long int|int64_t", np.int64),
+    ("unsigned long|unsigned long int|unsigned long long|unsigned long long int|uint64_t|size_t", np.uint64),
+    ("float|float2|float3|float4", np.float32), ("double|double2|double3|double4", np.float64),
+    ("half|__half|half2|__half2", np.float16),
     ("int4", [(v, np.int32) for v in "xyzw"])) for name in names.split("|")}
 
 
@@ -64,11 +68,13 @@ def pasted(file: str, text: str, seen: set[str]) -> str:
 
 def parameters(text: str, name: str) -> list[tuple[str, str, str]]:
     """(name, C type, kind) of each parameter of a kernel in a source; kind: "value", "in" (const T*) or "out" (T*)."""
-    found = re.search(rf"__global__ void\s+{BOUNDS}{name}\s*\(([^)]*)\)", text)
+    head = rf"__global__ void\s+{BOUNDS}{name}\s*\(([^)]*)\)"
+    found = re.search(head + r"\s*{", text) or re.search(head, text)       # not a declaration that comes before
     if found is None:
         raise ValueError(f"kernel: there is no __global__ void {name}(...) in the source; correct the name")
     result = []
     for parameter in found[1].split(",") if found[1].split() not in ([], ["void"]) else ():
+        parameter = parameter.partition("=")[0]              # a launch in the emulator gives each
         pointer = re.sub(r"^(.*?)(\w+)\s*\[[^]]*\]\s*$", r"\1*\2", parameter, flags=re.DOTALL)      # T x[] is T* x
         words = re.sub(r"\b(__restrict(__)?|__grid_constant__|volatile)\b", " ", pointer).replace("*", " * ").split()
         kind = "value" if "*" not in words else "in" if "const" in words[:words.index("*")] else "out"

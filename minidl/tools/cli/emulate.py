@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...lab.emulator.counts import Table
-from ...lab.emulator.watch import STEPS, Kernel, Parameter
+from ...lab.emulator.watch import STEPS, Kernel, Parameter, fitting
 from ...lab.gpus import GPUS, report
 from ...ops.common.geometry.layouts import IMAGES
 from .common import Parser, complain, run, say
@@ -90,6 +91,8 @@ def command(args: argparse.Namespace) -> int:
     parameters = {each.name: each for each in (*kernel.parameters, *symbols)}
     arguments = {}
     for name, text in map(pair, args.args):
+        if name in arguments:
+            raise ValueError(f"--args gives {name} twice, the second time as {text}; leave one out")
         arguments[name] = value(parameters[name], text, args.seed) if name in parameters else text
     done = kernel.run(args.grid, args.block, arguments, shared=args.shared, seed=args.seed, steps=args.steps,
                       arch=args.arch)
@@ -175,32 +178,41 @@ def value(parameter: Parameter, text: str, seed: int) -> Any:
     array([[0., 1.],
            [2., 3.]], dtype=float32)
     """
-    wrong = ValueError(f"{parameter.name}={text} is not {'an array' if parameter.array else 'a number'} "
-                       f"({parameter.dtype}): " + ("sizes and a filling, 64:arange, numbers, [1,2,3], or a file, x.npy"
-                                                   if parameter.array else "such as n=64"))
     try:
         if not parameter.array:
-            return int(text, 0) if parameter.dtype.kind in "iub" else float(text)
+            return number(text, parameter.dtype)
         if text.endswith(".npy"):
             return np.load(text, allow_pickle=False)
         if text.startswith("["):
-            return np.array([float(n) for n in text.strip("[]").split(",")]).astype(parameter.dtype)
+            return fitting([number(n, parameter.dtype) for n in text.strip("[]").split(",")], parameter.dtype)
         shape_text, _, filling = text.partition(":")
-        shape = tuple(int(n) for n in shape_text.replace(",", "x").split("x"))
+        shape = tuple(int(n) if n.isdigit() else 0 for n in shape_text.replace(",", "x").split("x"))
         if min(shape) < 1:
-            raise wrong
+            raise ValueError("sizes are ints of at least 1")
         return filled(shape, filling, parameter.dtype, seed) if filling else shape
+    except ValueError as error:
+        form = ("sizes and a filling, 64:arange, numbers, [1,2,3], or a file, x.npy" if parameter.array else
+                "such as n=64")
+        raise ValueError(f"{parameter.name}={text} is not {'an array' if parameter.array else 'a number'} "
+                         f"({parameter.dtype}): {form}; {error}") from None
+
+
+def number(text: str, dtype: np.dtype) -> int | float:
+    """What a text means to a dtype; whole numbers are not rounded to a float on the way."""
+    try:
+        return int(text, 0) if dtype.kind in "iub" else float(text)
     except ValueError:
-        raise wrong from None
+        raise ValueError(f"{text!r} is not a {'whole ' * (dtype.kind in 'iub')}number") from None
 
 
 def filled(shape: tuple[int, ...], filling: str, dtype: np.dtype, seed: int) -> np.ndarray:
-    """An array of a shape by the name of its filling, or a number. Raises ValueError for another text."""
+    """An array of a shape by the name of its filling, or a number. Raises ValueError for another text, and for numbers
+    that the dtype does not have."""
     if filling == "arange":
-        return np.arange(np.prod(shape)).astype(dtype).reshape(shape)
+        fitting([math.prod(shape) - 1], dtype)               # the largest
+        return np.arange(math.prod(shape)).astype(dtype).reshape(shape)
     if filling == "random":                # integers from 0 to 99, floats standard normal
         rng = np.random.default_rng(seed)
         return rng.integers(0, 2 if dtype.kind == "b" else 100, shape).astype(dtype) if dtype.kind in "iub" else \
             rng.standard_normal(shape).astype(dtype)
-    return np.full(shape, {"zeros": 0.0, "ones": 1.0}.get(filling) if filling in ("zeros", "ones") else float(filling),
-                   dtype)
+    return np.full(shape, fitting([number({"zeros": "0", "ones": "1"}.get(filling, filling), dtype)], dtype)[0], dtype)

@@ -129,9 +129,9 @@ def sweep(args: argparse.Namespace, prog: str) -> None:
         complain(f"warning: the seed also decides which {data.items} of {data.name} are for the test, so nets of other "
                  "seeds have other test sets; for one test set, give it a file or folder of its own (docs/data.md)")
     folder = Path(args.resume or args.output_dir or nets_of.new_folder(zoo.find(found.model).name))
-    workers = min(len(nets), args.workers or nets_of.most_at_once(where, alone="precision" in swept))
+    workers = min(len(nets), args.workers or nets_of.most_at_once(where))
     say(f"{found.model} on {data.name} ({data.source}): {len(data.labels)} training and {len(test.labels)} test "
-        f"{test.items}, {where}, {len(nets)} nets, up to {workers} at once, sweep folder {folder}")
+        f"{test.items}, {where}, {len(nets)} nets, {workers} at once, sweep folder {folder}")
     code = f" {shlex.quote(args.model)}" * is_code(args.model)
     again = f"go on with: {typed(prog)}{code} --resume {shlex.quote(str(folder))}"
     try:
