@@ -267,8 +267,8 @@ class Classes:
         at = np.flatnonzero(~unknown & (labels >= 0))
         if not at.size:
             return
-        sure = outputs if are_shares(outputs) else ops.softmax(outputs, axis=1)
-        labels, predictions, sure = labels[at], logits[at].argmax(axis=1), np.nan_to_num(sure.numpy()[at])
+        shares = outputs if are_shares(outputs) else ops.softmax(outputs, axis=1)
+        labels, predictions, sure = labels[at], logits[at].argmax(axis=1), np.nan_to_num(shares.numpy()[at])
         self.count(labels, predictions, logits.shape[1])
         of_labels = sure[np.arange(len(labels)), labels]
         wrong = np.flatnonzero(predictions != labels)
