@@ -160,7 +160,7 @@ def test_each_net_has_the_bits_that_it_has_alone(capsys: pytest.CaptureFixture[s
     assert [row["state"] for row in found.values()] == ["finished", "finished", "diverged", "diverged"]
     assert "use a smaller learning rate" in found["lr=1e+38,seed=0"]["why"]
     assert (found["lr=0.01,seed=1"]["epochs"], found["lr=0.01,seed=1"]["settings"]) == (2, {"lr": 0.01, "seed": 1})
-    assert told[0].endswith("4 nets, 2 processes, sweep folder all")
+    assert told[0].endswith("4 nets, 2 at once, sweep folder all")
     assert told[-1] == (f"best: {told[-1].split()[1][:-1]}; look at it with: minidl report "
                         f"{told[-1].split()[1][:-1]}; settings beside results: {Path('all/sweep.html')}")
     page = Path("all/sweep.html").read_text()
