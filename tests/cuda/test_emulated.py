@@ -580,7 +580,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         "return imin(g.chunk, size - split * g.chunk);", "return g.chunk;",
         lambda: primitives.normalization(*NORMS[4], True, FLOAT), "[Nn]ot equal"),
     "a channel's neighbour's weight": (
-        "/ t.g.spread % t.g.channels]", "/ t.g.spread % t.g.channels ^ 1]",
+        "(base + i) / g.spread;", "(base + i) / g.spread ^ 1;",
         lambda: primitives.normalization(*NORMS[-3], True, FLOAT), "[Nn]ot equal"),
     "a turn that nobody gives": (
         "if (group == 1) give_turn(0);", "", lambda: tensor_cores("wgmma"), "for ever"),
@@ -659,6 +659,13 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
 def tensor_cores(name: str = "tensor_core_image", precision: str = "tf32") -> None:
     with precision_of(precision):
         convolution(1, name)()
+
+
+def test_what_is_mutated_stands_in_a_source() -> None:
+    """Most mutations run deep: a source that changes must not leave one without anything to mutate."""
+    files = Path(minidl.__file__).parent.rglob("*")
+    sources = [file.read_text("utf-8") for file in files if file.suffix in {".cu", ".cuh", ".py"}]
+    assert [what for what, (old, *_) in MUTATIONS.items() if not any(old in text for text in sources)] == []
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
