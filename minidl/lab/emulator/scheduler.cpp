@@ -3,6 +3,8 @@
 // A thread runs until it waits for its warp or its block. Warps, and the threads of each, take turns in a random order.
 // Shared memory is full of NaN when a block starts, and that of the launch has edges that must stay. What a GPU would
 // not survive, or leave undefined, is remembered as a message; the first one is run_grid's result.
+#undef _FORTIFY_SOURCE                                   // its longjmp refuses to jump to another stack
+#include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -32,7 +34,9 @@ struct Phases { uint8_t arrivals, missing; uint16_t phase; int32_t bytes; };
 struct Copy { void* to; const void* from; size_t size; bool valid; };
 
 struct Thread {
-    ucontext_t context;
+    ucontext_t context;                                  // it starts here, on a stack of its own
+    jmp_buf at;                                          // and goes on here
+    bool started;
     State state;
     int barrier;                                         // at which it waits
     unsigned with;                                       // lanes of its warp that it waits for, and last waited for
@@ -45,7 +49,7 @@ Thread threads[MOST_THREADS];
 unsigned char* stacks;                                    // of all threads, while a kernel runs
 alignas(1024) unsigned char store[EDGE + MOST_SHARED + EDGE];
 alignas(16) unsigned char offered[MOST_THREADS][EXCHANGED], exchanged[MOST_THREADS][EXCHANGED];
-ucontext_t scheduler;
+jmp_buf scheduler;
 int current, arrived[BARRIERS];                          // the thread that runs; how many came to a numbered barrier
 int block_turn, warp_turns[MOST_THREADS / WARP];         // raised by barriers: accesses of different turns are in order
 void (*body)(void**);
@@ -66,10 +70,11 @@ void interrupt(int number) {
     if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) before.sa_handler(number);     // Python's
 }
 
+// swapcontext would ask the system for the mask of signals each time, which takes longer than most threads run.
 void wait(State state) {
     Thread& me = threads[current];
     me.state = state;
-    swapcontext(&me.context, &scheduler);
+    if (!_setjmp(me.at)) _longjmp(scheduler, 1);
 }
 
 // The end of a thread's stack that is the last to be used, behind its guard.
@@ -201,20 +206,30 @@ void arrive_copies(int later) {
 
 namespace {
 void enter() {
-    body(given);
-    wait(DONE);
+    for (;; wait(DONE)) body(given);                     // once per block
+}
+
+void go_on(Thread& thread) {
+    if (_setjmp(scheduler)) return;
+    if (thread.started) _longjmp(thread.at, 1);
+    thread.started = true;
+    setcontext(&thread.context);
 }
 
 void start(int number) {
     Thread& thread = threads[number];
-    thread.state = READY;
-    thread.steps = 0;
-    thread.barrier_at = nullptr;
-    thread.copies.assign(1, {});
+    thread.started = false;
     getcontext(&thread.context);
     thread.context.uc_stack.ss_sp = stack_of(number);
     thread.context.uc_stack.ss_size = STACK;
     makecontext(&thread.context, enter, 0);
+}
+
+void begin_block(Thread& thread) {
+    thread.state = READY;
+    thread.steps = 0;
+    thread.barrier_at = nullptr;
+    thread.copies.assign(1, {});
 }
 
 // Lets those lanes of a warp go on that wait for each other, all for the same lanes; what they offered is exchanged.
@@ -248,7 +263,7 @@ void run_warp(std::vector<int>& warp, std::mt19937& random) {
             current = i;
             threadIdx = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
             running = true;
-            swapcontext(&scheduler, &threads[i].context);
+            go_on(threads[i]);
             running = false;
             ran = true;
         }
@@ -335,6 +350,7 @@ const char* run_blocks(const int* sizes, unsigned char* shared, unsigned char* s
         return message;
     }
     if (!take_stacks((int)count)) return "there is no memory for the stacks of a block's threads; use smaller blocks";
+    for (int i = 0; i < count; ++i) start(i);
     for (unsigned z = 0; z < gridDim.z; ++z)
         for (unsigned y = 0; y < gridDim.y; ++y)
             for (unsigned x = 0; x < gridDim.x; ++x) {
@@ -342,7 +358,7 @@ const char* run_blocks(const int* sizes, unsigned char* shared, unsigned char* s
                 ++block_turn;
                 memset(store, 0xff, EDGE + bytes + EDGE);
                 memset(shared, 0xff, shared_end - shared);
-                for (int i = 0; i < count; ++i) start(i);
+                for (int i = 0; i < count; ++i) begin_block(threads[i]);
                 run_block((int)count, random);
                 if (*message) return message;
                 auto whole = [](const unsigned char* edge) {
