@@ -54,7 +54,7 @@ def test_each_compiles_without_a_gpu(configuration: tuple[str, Constants]) -> No
 
 
 # ---------------------------------------------------------------- what is left out, counted
-G = conv_geometry((3, 2, 32, 32), (20, 2, 8, 8), None, 1, ((4, 3), (4, 3)), "gemm")
+G = conv_geometry((2, 2, 16, 16), (20, 2, 8, 8), None, 1, ((4, 3), (4, 3)), "gemm")
 
 
 def counted(direction: str, left_out: str | None) -> Counts:

@@ -48,8 +48,10 @@ def test_works_slowly():
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A folder with these tests, and with conftest.py and settings as here."""
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A folder with these tests, and with conftest.py and settings as here. Plugins of packages would be imported anew
+    for each run."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     settings = (ROOT / "setup.cfg").read_text(encoding="utf-8").replace("testpaths = tests minidl", "")
     (pytester.path / "setup.cfg").write_text(settings, encoding="utf-8")
     pytester.makeconftest((ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"))
