@@ -43,8 +43,10 @@ def page_name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-ONLY_SESSIONS = [f"docs/{name}.md" for name in (          # which test_documents.py runs
-    "first-net", "not-learning", "search", "sweep", "what-compiles")]
+# test_documents.py runs pages of nothing but sessions; but the sessions of these are deep tests there.
+LONG_SESSIONS = ("docs/report2009.md", "docs/training.md")
+RUN = [page for page in PAGES if any(">>> " not in block or page_name(page) in LONG_SESSIONS
+                                     for block in blocks(page, "python"))]
 MODULE = re.compile(r"# (\w+\.py)\b")              # the first line of a file that the reader writes
 
 
@@ -73,19 +75,21 @@ def bring(page: Path, folder: Path) -> None:
             (folder / name[1]).write_text(module, encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", of_files([page for page in PAGES if blocks(page, "python")], page_name,
-                                          deep=["docs/pictures.md", *ONLY_SESSIONS]))
+@pytest.mark.parametrize("page", of_files(RUN, page_name, deep=["docs/pictures.md"]))
 def test_the_python_of_a_page_runs_in_order(page: Path, tmp_path: Path) -> None:
     """In a process of its own, since what a page registers stays. A page that needs an extra is left out without it."""
     bring(page, tmp_path)
     file = tmp_path / "page.py"
     file.write_text("\n".join(map(python, blocks(page, "python"))), encoding="utf-8")
+    before = {*tmp_path.iterdir()}
     done = subprocess.run([sys.executable, str(file)], cwd=tmp_path, capture_output=True, text=True, timeout=300,
                           env={**os.environ, "MINIDL_OFFLINE": "1", "PYTHONPATH": str(ROOT)})
     last = done.stderr.strip().rpartition("\n")[2]
     if last.startswith("ImportError") and "run pip install -e '" in last:
         pytest.skip(last)
     assert done.returncode == 0, done.stderr
+    if page.name == "README.md":
+        assert {*tmp_path.iterdir()} - before == {tmp_path / "digits.h5"}
 
 
 EMULATED = """
