@@ -336,7 +336,7 @@ def test_sums_by_atomics_are_noted_and_no_fault(capsys: pytest.CaptureFixture[st
     ("__global__ void k(int* y) {\n    if (threadIdx.x == 3) while (1) {}\n}", 2)])
 def test_an_endless_loop_ends_with_its_line(text: str, line: int) -> None:
     Path("k.cu").write_text(text)
-    (fault,) = Kernel("k.cu").run(1, 32, {"y": np.zeros(2, np.int32)}, steps=10_000).faults
+    (fault,) = Kernel("k.cu").run(1, 32, {"y": np.zeros(2, np.int32)}, steps=1000).faults
     assert re.fullmatch(rf"k.cu:{line}: thread \(\d+, 0, 0\) of block \(0, 0, 0\) does not end: it has taken more "
                         r"steps than a thread may \(--steps\): an endless loop, or one that waits for", fault[:-15])
 
