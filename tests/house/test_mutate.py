@@ -69,9 +69,9 @@ def test_every_fault_of_a_text() -> None:
 @pytest.mark.slow
 def test_faults_of_the_library_are_programs_and_a_seed_repeats_them() -> None:
     names = sorted(path.relative_to(mutate.ROOT).as_posix() for path in mutate.ROOT.glob("minidl/**/*.py"))
-    chosen, replaced, total = mutate.sample(["*optim/*.py"], names, 40, 1)
-    assert (chosen, len(chosen), replaced) == (mutate.sample(["*optim/*.py"], names, 40, 1)[0], 40, [])
-    assert chosen != mutate.sample(["*optim/*.py"], names, 40, 2)[0]
+    chosen, replaced, total = mutate.sample(["*optim/*.py"], names, 12, 1)
+    assert (chosen, len(chosen), replaced) == (mutate.sample(["*optim/*.py"], names, 12, 1)[0], 12, [])
+    assert chosen != mutate.sample(["*optim/*.py"], names, 12, 2)[0]
     assert total > 200
     some = mutate.sample(["*optim/sgd.py"], names, 10**9, 1)[0]        # of less to draw from, in the same order
     assert [fault for fault in mutate.sample(["*optim/*.py"], names, 10**9, 1)[0] if fault in some] == some
