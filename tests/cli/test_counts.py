@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks.compiler import needs_compiler
+from tiers import tiered
 
 from minidl.lab.emulator import watcher
 from minidl.lab.emulator.counts import Counts, Global, Shared, Table
@@ -52,11 +53,6 @@ def shared(stores: Shared, loads: Shared, asked: int = 128, **more: Any) -> Coun
 KNOWN: dict[str, tuple[str, Any, dict[str, Any], Counts]] = {
     # ------------------------------------------------------------ global memory
     "neighbours": (HEAD + "y[i] = x[i]; }", 32, {"x": X, "y": Y}, loads(1, 4)),
-    "every second": (HEAD + "y[i] = x[2 * i]; }", 32, {"x": X, "y": Y}, loads(1, 8)),
-    "a column": (HEAD + "y[i] = x[32 * i]; }", 32, {"x": X, "y": Y}, loads(1, 32)),
-    "off by one": (HEAD + "y[i] = x[i + 1]; }", 32, {"x": X, "y": Y}, loads(1, 5)),
-    "all the same": (HEAD + "y[i] = x[7]; }", 32, {"x": X, "y": Y}, loads(1, 1)),
-    "backwards": (HEAD + "y[i] = x[31 - i]; }", 32, {"x": X, "y": Y}, loads(1, 4)),
     "double": (HEAD_D + "y[i] = x[i]; }", 32, {"x": D, "y": YD}, loads(1, 8, 256, Global(1, 8, 256))),
     "bytes": ("__global__ void k(const unsigned char* x, unsigned char* y) { y[threadIdx.x] = x[threadIdx.x]; }", 32,
               {"x": INTEGERS.astype(np.uint8), "y": (32,)}, loads(1, 1, 32, Global(1, 1, 32))),
@@ -113,18 +109,10 @@ KNOWN: dict[str, tuple[str, Any, dict[str, Any], Counts]] = {
                         COPIED + Counts(shared_loads=Shared(32, 1024, 992))),
     "a transposition with padding": (TRANSPOSE.replace("WIDTH", "33"), (32, 8), {"x": X, "y": Y},
                                      COPIED + Counts(shared_loads=Shared(32, 32, 0))),
-    "the same word for all": ("""__global__ void k(float* y) {
-        __shared__ float s[32];
-        s[threadIdx.x] = 1; __syncthreads(); y[threadIdx.x] = s[3]; }""", 32, {"y": Y},
-                              shared(Shared(1, 1, 0), Shared(1, 1, 0), barriers=1)),
     "two words of a bank": ("""__global__ void k(float* y) {
         __shared__ float s[64];
         s[2 * threadIdx.x] = 1; __syncthreads(); y[threadIdx.x] = s[2 * threadIdx.x]; }""", 32, {"y": Y},
                             shared(Shared(1, 2, 1), Shared(1, 2, 1), barriers=1)),
-    "doubles by halves": ("""__global__ void k(double* y) {
-        __shared__ double s[32];
-        s[threadIdx.x] = 1; __syncthreads(); y[threadIdx.x] = s[threadIdx.x]; }""", 32, {"y": YD},
-                          shared(Shared(1, 2, 0), Shared(1, 2, 0), 256, barriers=1)),
     "doubles two apart": ("""__global__ void k(double* y) {
         __shared__ double s[64];
         s[2 * threadIdx.x] = 1; __syncthreads(); y[threadIdx.x] = s[2 * threadIdx.x]; }""", 32, {"y": YD},
@@ -341,7 +329,7 @@ OWN = {"conv2d_grad_b": "2x3x4x4", "conv2d_direct_dx": "1x1x6x6,1x1x3x3", "unrol
        "map_sets": "2x8", "gemm_tiled": "8x40,9x40", "fold_sets": "3x8"}
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", tiered(OWN, slow=4))
 def test_own_kernels_are_counted_by_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["emulate", name, "--shape", OWN[name]]) == 0
     out = capsys.readouterr().out
