@@ -135,9 +135,11 @@ def test_debug_shows_the_traceback() -> None:
         cli.main(["plot", "nowhere", "--debug"])
 
 
+def interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def test_an_interrupt_is_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
     monkeypatch.setattr("minidl.tools.cli.models.list_models", interrupted)
     monkeypatch.setattr(sys, "argv", ["minidl", "models"])
     assert cli.main() == 130
@@ -147,8 +149,6 @@ def test_an_interrupt_is_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 def test_an_interrupt_ends_the_program_that_calls_a_command(monkeypatch: pytest.MonkeyPatch,
                                                             capsys: pytest.CaptureFixture[str]) -> None:
     """A loop over trainings, or a suite of tests, would otherwise go on with the next."""
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
     monkeypatch.setattr("minidl.tools.cli.models.list_models", interrupted)
     monkeypatch.setattr("minidl.tools.cli.train.load_data", interrupted)
     with pytest.raises(KeyboardInterrupt):

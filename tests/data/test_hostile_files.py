@@ -45,7 +45,8 @@ def rows(room: str, tmp_path: Path) -> list[dict[str, Any]]:
 
 
 # test_datasets.py refuses pickles of each kind, in tiny files.
-@pytest.mark.parametrize("room", [pytest.param(room, marks=marks("slow" if room == "gz" else "deep")) for room in ROOMS])
+@pytest.mark.parametrize("room", [pytest.param(room, marks=marks("slow" if room == "gz" else "deep"))
+                                  for room in ROOMS])
 def test_hostile_files_are_refused(room: str, rows: list[dict[str, Any]]) -> None:
     assert [row["name"] for row in rows] == list(ROOMS[room][3])
     wrong = {}

@@ -104,7 +104,8 @@ def test_every_image_once_an_epoch_with_its_label(batch_size: int, prefetch: int
     assert loader.images_per_epoch == 10
 
 
-@pytest.mark.parametrize(("count", "batch_size", "batches"), [(10, 3, 3), (10, 5, 2), (10, 10, 1), (10, 6, 1)])
+@pytest.mark.parametrize(("count", "batch_size", "batches"), [
+    (9, 3, 3), (10, 3, 3), (11, 3, 3), (12, 3, 4), (10, 5, 2), (10, 10, 1), (10, 6, 1)])
 def test_drop_last(count: int, batch_size: int, batches: int) -> None:
     loader = DataLoader(dataset(count), batch_size, drop_last=True)
     assert [len(y) for _, y in loader] == [batch_size] * batches
@@ -297,18 +298,13 @@ def test_prefetch_stays_that_far_ahead(prefetch: int, monkeypatch: pytest.Monkey
     assert prefetchers() == []
 
 
-def test_without_prefetch_no_thread_is_made() -> None:
-    loader = watched(0)
-    for used, _ in enumerate(loader, 1):
-        assert len(loader.made) == used
-    assert set(loader.made) == {threading.current_thread().name}
-
-
-def test_on_a_gpu_nothing_is_made_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is ahead of the host by itself. Its arrays are NumPy's here."""
+@pytest.mark.parametrize(("prefetch", "where"), [(0, "cpu"), (2, "cuda")])
+def test_without_prefetch_or_on_a_gpu_nothing_is_made_ahead(prefetch: int, where: str,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU is ahead of the host by itself. Its arrays are NumPy's here."""
     monkeypatch.setattr("minidl.data.loader.to_device", lambda array, name: array)
-    loader = watched(2)
-    loader.device = "cuda"
+    loader = watched(prefetch)
+    loader.device = where
     for used, _ in enumerate(loader, 1):
         assert len(loader.made) == used
     assert set(loader.made) == {threading.current_thread().name}
@@ -455,13 +451,6 @@ def test_epochs_are_counted_from_0() -> None:
             loader.set_epoch(epoch)            # type: ignore[arg-type]
     loader.set_epoch(2**40)
     assert sorted(labels(loader)) == list(range(10))
-
-
-@pytest.mark.parametrize(("count", "batches"), [(9, 3), (10, 3), (11, 3), (12, 4)])
-def test_drop_last_leaves_out_whatever_does_not_fill_a_batch(count: int, batches: int) -> None:
-    loader = DataLoader(dataset(count), 3, drop_last=True)
-    assert [len(y) for _, y in loader] == [3] * batches
-    assert (len(loader), loader.images_per_epoch) == (batches, 3 * batches)
 
 
 # ---------------------------------------------------------------- what a transform may do, and what an item may not

@@ -343,22 +343,17 @@ def test_occupancy(threads: int, blocks: int, share: float) -> None:
     assert occupancy(90, threads, blocks) == share
 
 
-LIMITS = {"fp32": 256e6, "bytes": 3200e6}   # a multiprocessor of 1 MHz: 128 bytes of its cache and 256 FLOP per us
-
-
-@pytest.mark.parametrize(("row", "us"), [
-    ({"loads": 400, "stores": 0, "wavefronts": 0, "flop": 256}, 100.0),         # four sectors per clock
-    ({"loads": 4, "stores": 0, "wavefronts": 70, "flop": 256}, 71.0),           # from the same memory
-    ({"loads": 4, "stores": 0, "wavefronts": 1, "flop": 51200}, 200.0),
-    ({"loads": 0, "stores": 1000, "wavefronts": 0, "flop": 0}, 250.0)])
-def test_a_time_predicted_by_counts(row: dict[str, int], us: float) -> None:
+@pytest.mark.parametrize(("row", "moved", "us"), [
+    ({"loads": 400, "stores": 0, "wavefronts": 0, "flop": 256}, 3200e6, 100.0),         # four sectors per clock
+    ({"loads": 4, "stores": 0, "wavefronts": 70, "flop": 256}, 3200e6, 71.0),           # from the same memory
+    ({"loads": 4, "stores": 0, "wavefronts": 1, "flop": 51200}, 3200e6, 200.0),
+    ({"loads": 0, "stores": 1000, "wavefronts": 0, "flop": 0}, 3200e6, 250.0),
+    ({"loads": 0, "stores": 1000, "wavefronts": 0, "flop": 0}, 32e6, 1000.0)])          # by what is written
+def test_a_time_predicted_by_counts(row: dict[str, int], moved: float, us: float) -> None:
+    """Of a multiprocessor of 1 MHz: 128 bytes of its cache and 256 FLOP per us."""
     for images in (1, 2):
-        assert ladder.predicted({"images": images, **row}, LIMITS) == pytest.approx(us / images)
-
-
-def test_a_time_predicted_by_what_is_written() -> None:
-    row = {"images": 1, "loads": 0, "stores": 1000, "wavefronts": 0, "flop": 0}
-    assert ladder.predicted(row, {**LIMITS, "bytes": 32e6}) == pytest.approx(1000)
+        assert ladder.predicted({"images": images, **row}, {"fp32": 256e6, "bytes": moved}) == pytest.approx(
+            us / images)
 
 
 @pytest.mark.slow

@@ -40,8 +40,8 @@ def lines_of(folder: Path) -> int:
 
 
 @pytest.mark.parametrize(("text", "lines"), [
-    ('"""Of a module."""\n\nx = 1  # one\n# none\n', 1),
-    ('def f():\n    """Of f.\n\n    More."""\n    return """\n2"""\n', 3)])
+    ("", 0), ('"""Of a\n\nmodule."""\n\n# a comment\nx = 1  # behind code\n', 1), ("x = [\n    1,\n\n    2,\n]\n", 4),
+    ('def f():\n    """Of f.\n\n    More."""\n    return """two\nlines"""\n', 3), ("class A:\n    '''Empty.'''\n", 1)])
 def test_what_a_line_of_code_is(text: str, lines: int) -> None:
     assert lines_of_python(text) == lines
     assert lines_of_c("// a comment\n\nint a;  // b\n") == 1

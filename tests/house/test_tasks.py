@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import ast
-import io
 import os
 import subprocess
 import sys
-import tokenize
 from pathlib import Path
 
 import pytest
+from test_lines import lines_of_python
 from tiers import of_files
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 SCRIPTS = sorted((ROOT / "tests" / "tasks").glob("?_*.py"))
 MAX_LINES = 30
-NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 EXTRAS = ("torch", "matplotlib")
 
 
@@ -29,18 +27,6 @@ def imported(tree: ast.AST) -> list[str]:
         elif isinstance(node, ast.ImportFrom):
             found += [f"{node.module}.{alias.name}" for alias in node.names]
     return found
-
-
-def code_lines(text: str) -> int:
-    """How many lines of a script are code: not blank, no comment alone, not of a docstring."""
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in NO_CODE:
-            lines |= {*range(token.start[0], token.end[0] + 1)}
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
-            lines -= {*range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)}
-    return len(lines)
 
 
 def private_names(text: str) -> list[str]:
@@ -82,7 +68,7 @@ def test_a_task_is_done(script: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_a_task_takes_few_lines_and_public_names(script: Path) -> None:
     text = script.read_text(encoding="utf-8")
-    assert code_lines(text) <= MAX_LINES
+    assert lines_of_python(text) <= MAX_LINES
     assert private_names(text) == []
 
 
@@ -98,15 +84,6 @@ def test_a_script_that_fails_is_found(text: str, found: str, tmp_path: Path) -> 
     said = failure(tmp_path / "bad.py", tmp_path)
     assert found in said
     assert bool(said) == bool(found)
-
-
-@pytest.mark.parametrize(("text", "lines"), [
-    ("", 0), ('"""Of a\n\nmodule."""\n\n# a comment\nx = 1  # behind code\n', 1), ("x = [\n    1,\n\n    2,\n]\n", 4),
-    ('def f():\n    """One line."""\n    return """two\nlines"""\n', 3), ("class A:\n    '''Empty.'''\n", 1),
-    ("x = 1\n" * 31, 31),
-])
-def test_lines_of_code_are_counted(text: str, lines: int) -> None:
-    assert code_lines(text) == lines
 
 
 @pytest.mark.parametrize(("text", "names"), [
