@@ -18,7 +18,6 @@ import pytest
 import minidl
 from minidl import Tensor, data, nn, zoo
 from minidl.data import Table, from_csv, own_splits
-from minidl.data.chance import chances, for_the_test
 from minidl.data.sets.table import read_cells
 from minidl.nn.weights import read_metadata
 from minidl.tools import cli
@@ -309,11 +308,6 @@ def test_a_seed_that_splits_is_named(count: int) -> None:
         assert min(len(train), len(test)) > 0
 
 
-def test_chances() -> None:
-    share = np.mean(for_the_test(chances(map(str, range(10_000)), 0)))
-    assert abs(share - 0.2) < 0.012
-
-
 def test_splits_that_are_files(tmp_path: Path) -> None:
     write(tmp_path / "own" / "train.csv", FLOWERS + "7,8,aster\n")
     with pytest.raises(FileNotFoundError, match=r"^own_splits: .*own has a train.csv but no test.csv; make one, or"):
@@ -370,11 +364,6 @@ def test_columns_are_normalised_in_float64() -> None:
 def test_what_is_for_images_alone(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^DataLoader: {message}"):
         data.DataLoader(numbered(9), **{"batch_size": 3, **options})
-
-
-def test_parts_of_a_table_are_tables() -> None:
-    parts = data.random_split(numbered(10), [0.8, 0.2])
-    assert [(type(part), len(part)) for part in parts] == [(Table, 8), (Table, 2)]
 
 
 def test_the_generated_table() -> None:
@@ -554,13 +543,6 @@ def by_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 def test_predict_finds_columns_by_their_names(columns: list[str] | None, text: str, flags: tuple[str, ...], told: str,
                                               by_columns: Callable[..., str]) -> None:
     assert by_columns(columns, text, *flags) == told
-
-
-def test_flags_of_predict_may_come_between_its_files(by_columns: Callable[..., str],
-                                                     capsys: pytest.CaptureFixture[str]) -> None:
-    by_columns(["p", "q"], "p,q\n9,1\n")
-    assert cli.main(["predict", "W.h5", "--top", "1", "new.csv", "--device", "cpu", "new.csv"]) == 0
-    assert capsys.readouterr().out.count("new.csv, line 2: a ") == 2
 
 
 @pytest.mark.slow
