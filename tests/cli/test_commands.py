@@ -91,7 +91,8 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     (["data", "fetch"], "minidl data: error: fetch: no data set is named; name some of mnist"),
     (["data", "list", "minst"], "minidl data: error: 'minst' is not a data set; it must be one of mnist,"),
     (["plot", "nowhere"], "minidl plot: error: nowhere is not a folder; name a run folder"),
-    (["train", "--load", "no.h5", "--data", "synthetic-digits", "--device", "cpu"], "minidl train: error: "),
+    (["train", "--load", "no.h5", "--data", "synthetic-digits", "--limit-train", "9", "--limit-test", "9",
+      "--device", "cpu"], "minidl train: error: "),
 ])
 def test_an_error_is_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(argv) == 2

@@ -300,7 +300,8 @@ def test_an_evaluation_says_that_there_was_a_transform(capsys: pytest.CaptureFix
     digits = data.load("synthetic-digits", "test").first(20)
     minidl.save(zoo.build("lenet5"), "w.h5",
                 data=data.DataLoader(digits, 2, padding=2, transform=lambda image, label: (255 - image, label)))
-    assert cli.main(["train", "--eval", "--load", "w.h5", "--data", "synthetic-digits", "--limit-test", "20"]) == 0
+    assert cli.main(["train", "--eval", "--load", "w.h5", "--data", "synthetic-digits", "--limit-train", "20",
+                     "--limit-test", "20"]) == 0
     assert capsys.readouterr().err == f"minidl train: {WARNING}"
 
 

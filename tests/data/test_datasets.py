@@ -40,6 +40,7 @@ from checks.downloads import (  # noqa: F401  fixtures
     sha256,
     tar,
 )
+from tiers import tiered
 
 from minidl import data
 from minidl.core.host import cache_folder
@@ -459,8 +460,8 @@ def test_offline_is_a_switch(served: Any, monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 # ---------------------------------------------------------------- generated sets and stand-ins
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "shape"), [("synthetic-digits", (1, 28, 28)), ("synthetic-shapes", (3, 32, 32))])
+@pytest.mark.parametrize(("name", "shape"), tiered([
+    ("synthetic-digits", (1, 28, 28)), ("synthetic-shapes", (3, 32, 32))], slow=1, several=True))
 def test_generated(name: str, shape: tuple[int, int, int]) -> None:
     train, test, note = data.resolve(name, "mnist")
     assert (train.images.shape, test.images.shape) == ((10000, *shape), (2000, *shape))
@@ -488,7 +489,7 @@ def test_a_count_that_is_none() -> None:
         data.load("synthetic-digits", "test", count=-1)
 
 
-@pytest.mark.slow
+@pytest.mark.deep                          # test_commands.py has its size
 def test_large_generated_images_are_fewer() -> None:
     test = data.load("synthetic-shapes-224", "test")
     assert test.images.shape == (400, 3, 224, 224)

@@ -444,7 +444,7 @@ def test_the_label_may_be_any_column(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(("flags", "message"), [
     (["--model", "lenet5", "--data", "boxes.csv"],
      "--data boxes has rows of a table, but --model lenet5 reads images of 32x32; use another of both"),
-    (["--data", "synthetic-digits"],
+    (["--data", "synthetic-digits", "--limit-train", "9", "--limit-test", "9"],
      "--data synthetic-digits has images of 28x28, but --model table-mlp reads rows of a table; use another of both"),
     (["--data", "none.csv"], "'none.csv' is not one of auto, mnist, "),
     (["--data", "boxes.csv", "--label", "colour"], "boxes.csv has no column 'colour'; it has width, height, depth, ki"),
