@@ -56,6 +56,14 @@ void note_access(const void* from, const void* at, int size, int unit, Way way) 
         note(from, (const unsigned char*)at + done, std::min(unit, size - done), way);
 }
 
+// The accesses of `count` lanes from `first` on, of those that make one.
+std::vector<Event> made(const std::vector<Event>& of_lane, int first, int count) {
+    std::vector<Event> found;
+    for (int lane = first; lane < first + count; ++lane)
+        if (of_lane[lane].from) found.push_back(of_lane[lane]);
+    return found;
+}
+
 // Different sectors that some accesses touch.
 int sectors(const std::vector<Event>& lanes) {
     std::vector<uintptr_t> touched;
@@ -95,9 +103,7 @@ void add_wavefronts(const std::vector<Event>& of_lane, int bytes, bool reads, Co
     int part = WARP * WORD / bytes;
     for (int first = 0, lanes; first < WARP; first += lanes) {
         lanes = reads && part < WARP && first % (2 * part) == 0 && in_pairs(of_lane, first, 2 * part) ? 2 * part : part;
-        std::vector<Event> together;
-        for (int lane = first; lane < first + lanes; ++lane)
-            if (of_lane[lane].from) together.push_back(of_lane[lane]);
+        const std::vector<Event> together = made(of_lane, first, lanes);
         if (together.empty()) continue;
         count.parts += wavefronts(together);
         ++count.least;
@@ -148,9 +154,7 @@ int steps_of_half(const std::vector<Event>& lanes, bool reads) {
 // As sectors and add_wavefronts, by half of a warp at a time.
 void add_halves(const std::vector<Event>& of_lane, Way way, Count& count) {
     for (int first = 0; first < WARP; first += WARP / 2) {
-        std::vector<Event> lanes;
-        for (int lane = first; lane < first + WARP / 2; ++lane)
-            if (of_lane[lane].from) lanes.push_back(of_lane[lane]);
+        const std::vector<Event> lanes = made(of_lane, first, WARP / 2);
         if (lanes.empty()) continue;
         count.parts += way <= GLOBAL_ATOMIC ? sectors_of_half(lanes) : steps_of_half(lanes, way == SHARED_LOAD);
         count.least += std::max(1, lanes[0].size / WORD);
@@ -159,20 +163,15 @@ void add_halves(const std::vector<Event>& of_lane, Way way, Count& count) {
 
 // What some lanes do at once; event: of each lane, or null.
 void request(const Event* const (&event)[WARP], Way way, int warp) {
-    std::vector<Event> lanes, of_lane(WARP);
-    const void* from = nullptr;
-    int widest = WORD;
+    std::vector<Event> of_lane(WARP);
     for (int lane = 0; lane < WARP; ++lane)
-        if (event[lane] && event[lane]->way == way) {
-            lanes.push_back(*event[lane]);
-            of_lane[lane] = *event[lane];
-            from = event[lane]->from;
-            widest = std::max(widest, event[lane]->size);
-        }
+        if (event[lane] && event[lane]->way == way) of_lane[lane] = *event[lane];
+    const std::vector<Event> lanes = made(of_lane, 0, WARP);
     if (lanes.empty() || (way == BARRIER && warp)) return;                     // only one warp's barriers are counted
-    Count& count = counted.insert({{from, way}, {0, way}}).first->second;
+    Count& count = counted.insert({{lanes[0].from, way}, {0, way}}).first->second;
+    int widest = WORD;
+    for (const Event& each : lanes) count.asked += each.size, widest = std::max(widest, each.size);
     ++count.requests;
-    for (const Event& each : lanes) count.asked += each.size;
     if (way >= BARRIER) return;
     const long long before = count.parts;
     if (rules == OF_HALVES) add_halves(of_lane, way, count);

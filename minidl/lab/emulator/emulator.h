@@ -67,11 +67,6 @@ constexpr int EXCHANGED = 32;
 static inline size_t __cvta_generic_to_shared(const void* at) { return (const unsigned char*)at - dynamic_shared; }
 static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 static inline float __fdividef(float a, float b) { return a / b; }
-static inline double __drcp_rn(double x) { return 1 / x; }
-static inline float __fmul_rn(float a, float b) { return a * b; }
-static inline float __fadd_rn(float a, float b) { return a + b; }
-static inline double __dmul_rn(double a, double b) { return a * b; }
-static inline double __dadd_rn(double a, double b) { return a + b; }
 template <class To, class From> static inline To with_bits_of(From from) {
     To to;
     static_assert(sizeof to == sizeof from, "the same bits");
@@ -231,26 +226,8 @@ template <int transposed, int SIZE> void wgmma_rows(float (&c)[SIZE], const unsi
     }
 }
 
-// wgmma of tf32, at once: a warp's 16 rows, and the columns in shared memory to which b points.
 template <int SIZE> void wgmma(float (&c)[SIZE], const unsigned (&a)[4], unsigned long long b) {
-    const unsigned char* lanes = exchange(a, sizeof a);
-    auto bytes = [=](int from) { return (size_t)(b >> from & 0x3fff) * 16; };
-    auto number = [](const unsigned char* at) UNWATCHED {
-        unsigned bits;
-        memcpy(&bits, at, sizeof bits);
-        see(!(bits & 0x1fff), "an operand of wgmma is not rounded to tf32");
-        return (double)__uint_as_float(bits);
-    };
-    int group = lane() / 4, within = lane() % 4;
-    for (int e = 0; e < SIZE; ++e) {
-        int row = group + e / 2 % 2 * 8, column = e / 4 * 8 + 2 * within + e % 2;
-        const unsigned char* of_column = dynamic_shared + bytes(0) + column / 8 * bytes(32) + column % 8 * 16;
-        double sum = 0;
-        for (int k = 0; k < 8; ++k)
-            sum += number(lanes + (group * 4 + k % 4) * EXCHANGED + (row / 8 + k / 4 * 2) * 4) *
-                   number(of_column + k / 4 * bytes(16) + k % 4 * 4);
-        c[e] = (float)(c[e] + sum);
-    }
+    wgmma_rows<0>(c, a, b);
 }
 
 // wgmma of two factors in shared memory (wgmma_smem.cuh), at once.

@@ -150,7 +150,6 @@ static inline void __nanosleep(unsigned) {}
 #define __builtin_assume(condition)
 #define printf(...) print_of_kernel(__VA_ARGS__)
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
-static inline float __frcp_rn(float x) { return 1 / x; }
 #define __expf expf                                      // the C library has functions of these names
 #define __logf logf
 #define __powf powf
@@ -161,13 +160,15 @@ static inline float __frcp_rn(float x) { return 1 / x; }
 #define __log10f log10f
 #define __exp10f exp10f
 #define __sincosf sincosf
-static inline float __fdiv_rn(float a, float b) { return a / b; }
-static inline float __fsub_rn(float a, float b) { return a - b; }
-static inline float __fsqrt_rn(float x) { return sqrtf(x); }
+#define ROUNDED(T, LETTER)                                              \
+    static inline T __##LETTER##add_rn(T a, T b) { return a + b; }      \
+    static inline T __##LETTER##sub_rn(T a, T b) { return a - b; }      \
+    static inline T __##LETTER##mul_rn(T a, T b) { return a * b; }      \
+    static inline T __##LETTER##div_rn(T a, T b) { return a / b; }      \
+    static inline T __##LETTER##rcp_rn(T x) { return 1 / x; }           \
+    static inline T __##LETTER##sqrt_rn(T x) { return std::sqrt(x); }
+ROUNDED(float, f) ROUNDED(double, d)
 static inline float __frsqrt_rn(float x) { return 1 / sqrtf(x); }
-static inline double __ddiv_rn(double a, double b) { return a / b; }
-static inline double __dsub_rn(double a, double b) { return a - b; }
-static inline double __dsqrt_rn(double x) { return sqrt(x); }
 static inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 static inline float __saturatef(float x) { return x > 0 ? x < 1 ? x : 1 : 0; }
 static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }

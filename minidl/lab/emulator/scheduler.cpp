@@ -115,7 +115,11 @@ void await_barrier(int number, int count) {
     if (threads[current].state == AT_BARRIER) wait(AT_BARRIER);
 }
 
-void see(bool right, const char* what);
+void see(bool right, const char* what) {
+    if (!right && !*message)
+        snprintf(message, sizeof message, "%s, by thread %d of block (%u, %u, %u)", what, current, blockIdx.x,
+                 blockIdx.y, blockIdx.z);
+}
 
 void start_phases(Phases* barrier, int arrivals) {
     see(arrivals > 0 && arrivals < 256, "a barrier is started for no thread, or for more than 255");
@@ -134,12 +138,6 @@ void expect_in_phase(Phases* barrier, int arrivals, int bytes) {
 
 void await_phase(const Phases* barrier, int parity) {
     while (barrier->phase % 2 == parity) wait(AT_PHASE);
-}
-
-void see(bool right, const char* what) {
-    if (!right && !*message)
-        snprintf(message, sizeof message, "%s, by thread %d of block (%u, %u, %u)", what, current, blockIdx.x,
-                 blockIdx.y, blockIdx.z);
 }
 
 void see_aligned(const void* address, size_t size, const char* what) {

@@ -59,6 +59,14 @@ long long most_steps;                                    // of one thread, in ba
 int widest;                                              // alignment that accesses of 16 bytes must have
 const unsigned char *own_shared, *own_shared_end;        // the kernel's own shared arrays, of the last launch
 
+void follow_block() {
+    if (!blocks.empty() && !memcmp(&blocks.back(), &blockIdx, sizeof blockIdx)) return;
+    blocks.push_back(blockIdx);
+    block = (int)blocks.size() - 1;
+    fenced.push_back(0), released.push_back(0);
+    acquired = false;
+}
+
 size_t offset(void* instruction) {
     Dl_info info;
     return instruction && dladdr(instruction, &info) ? (char*)instruction - (char*)info.dli_fbase - 1 : 0;
@@ -85,20 +93,25 @@ void doubt(const Doubt& race) {
     doubts.push_back(race);
 }
 
+// What one thread does wrong, at an instruction.
+void report_alone(What what, void* from, const void* at = nullptr, int size = 0, bool writes = false) {
+    follow_block();
+    report(what, at, size, writes, {from, current, block}, false, {});
+}
+
+void end_thread(const char* what) {
+    see(false, what);
+    wait(DONE);                                          // nothing continues it
+}
+
 volatile long long seen, seen_before;                    // steps and accesses of all threads; those at the last tick
 pthread_t runner;                                        // the process's thread that runs the grid
 
-void follow_block();
-
 // A thread does not go on, and no other will.
 void end_all(void* from) {
-    if (!interrupted && !ends) {
-        follow_block();
-        report(ENDLESS, nullptr, 0, false, {from, current, block}, false, {});
-    }
+    if (!interrupted && !ends) report_alone(ENDLESS, from);
     ends = true;
-    see(false, "a thread does not end");
-    wait(DONE);                                          // nothing continues this thread
+    end_thread("a thread does not end");
 }
 
 void take_step(void* from) {
@@ -131,10 +144,8 @@ void divided(int number, siginfo_t*, void* context) {
         sigaction(number, &divided_before, nullptr);
         return;
     }
-    follow_block();
-    report(DIVIDED, nullptr, 0, false, {(char*)interrupted_at(context) + 1, current, block}, false, {});
-    see(false, "an integer is divided by 0");
-    wait(DONE);                                          // nothing continues this thread
+    report_alone(DIVIDED, (char*)interrupted_at(context) + 1);
+    end_thread("an integer is divided by 0");
 }
 
 void tell_of_divisions(bool tell) {
@@ -160,14 +171,6 @@ void set_ticks(int seconds) {
 #include "counts.cpp"
 
 namespace {
-void follow_block() {
-    if (!blocks.empty() && !memcmp(&blocks.back(), &blockIdx, sizeof blockIdx)) return;
-    blocks.push_back(blockIdx);
-    block = (int)blocks.size() - 1;
-    fenced.push_back(0), released.push_back(0);
-    acquired = false;
-}
-
 // Whether an earlier access is known to be over when this one is made.
 bool in_order(const Access& before, const Access& now) {
     if (before.block != now.block) return released[before.block] && acquired;
@@ -196,9 +199,8 @@ void look(const void* address, int size, int unit, int aligned, Does does, void*
     follow_block();
     Access now = {from, current, block, block_turn, (unsigned)warp_turns[current / WARP], atomic};
     if (region == regions.end() || region->kind == FORBIDDEN) {
-        report(OUTSIDE, at, size, writes, now, false, {});
-        see(false, "memory outside of all arrays is accessed");
-        wait(DONE);                                      // nothing continues this thread
+        report_alone(OUTSIDE, from, at, size, writes);
+        end_thread("memory outside of all arrays is accessed");
     }
     if (region->kind == IMAGE) return;
     if (does == COMPARES && !doubts.empty())
@@ -206,9 +208,8 @@ void look(const void* address, int size, int unit, int aligned, Does does, void*
             return each.at == at && each.read.thread == current && each.read.block == block;
         }), doubts.end());
     if ((uintptr_t)at % std::min(aligned, widest)) {
-        report(MISALIGNED, at, size, writes, now, false, {});
-        see(false, "an address is not a multiple of the bytes that are accessed");
-        wait(DONE);                                      // nothing continues this thread
+        report_alone(MISALIGNED, from, at, size, writes);
+        end_thread("an address is not a multiple of the bytes that are accessed");
     }
     for (size_t i = (at - region->start) / region->unit; i <= (at + size - 1 - region->start) / region->unit; ++i) {
         Number& number = region->numbers[i];
@@ -216,7 +217,7 @@ void look(const void* address, int size, int unit, int aligned, Does does, void*
             for (Access* before : {&number.write, &number.plain, &number.reads[0], &number.reads[1]})
                 if (before->block != block) *before = {};
         if (does != WRITES && does != EXCHANGES && !number.write.from && !region->set)
-            report(UNSET, at, size, false, now, false, {});
+            report_alone(UNSET, from, at, size);
         if (does == COMPARES)
             for (Access& read : number.reads)
                 if (read.thread == current && read.block == block) read = {};
@@ -254,15 +255,9 @@ void miss(int waits, int ended) {
     report(MISSED, nullptr, 0, false, {threads[waits].barrier_at, waits, block}, false, {nullptr, ended, block});
 }
 
-void overflow(void* from) {
-    follow_block();
-    report(OVERFLOWED, nullptr, 0, false, {from, current, block}, false, {});
-}
+void overflow(void* from) { report_alone(OVERFLOWED, from); }
 
-void stray(int lane, void* from) {
-    follow_block();
-    report(STRAYED, nullptr, lane, false, {from, current, block}, false, {});
-}
+void stray(int lane, void* from) { report_alone(STRAYED, from, nullptr, lane); }
 
 // The unit of a struct, which need not start at a multiple of its size: numbers of four bytes, or bytes.
 int apart(size_t size) { return size % WORD ? 1 : WORD; }
