@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from contextvars import ContextVar
-from functools import partial
 from multiprocessing import connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -94,80 +93,88 @@ def in_threads(todo: Sequence[Net], job: Job, threads: int, done: Done, look: Lo
     """Share the nets out among `threads` threads. The others wait until a first net has an epoch: so kernels are
     compiled, and algorithms measured, on an idle GPU. A net that gets no memory beside others is trained again by fewer
     threads. If this is interrupted, the nets stop as by a signal, with a checkpoint."""
-    device, stop, lock = _device(), Stop(), threading.Lock()
-    queue, ended = deque(todo), SimpleQueue[tuple[Net, Outcome] | BaseException]()
-    running, beside, at_work = dict[str, Net](), set[str](), list[threading.Thread]()      # beside: nets, not alone
+    team, left = _Team(todo, job), len(todo)
     lines = {net.name: _written(job, net) for net in todo}
-
-    def take() -> Net | None:
-        with lock:
-            if not queue:
-                return None
-            net = queue.popleft()
-            running[net.name] = net
-            if len(running) > 1:
-                beside.update(running)
-            return net
-
-    def give_back(net: Net) -> bool:
-        """A net that has ended by a lack of memory. Returns whether others are trained now."""
-        with lock:
-            del running[net.name]
-            beside.discard(net.name)
-            queue.appendleft(net)
-            return bool(running)
-
-    def serve() -> None:
-        try:
-            with _on_a_stream(device), stop.obeyed():
-                while net := take():
-                    name = net.name
-                    try:
-                        outcome = _train(job, net, _logged, again=partial(_for_want_of_memory, beside, name))
-                    except (KeyboardInterrupt, SystemExit) as error:
-                        outcome = "failed", f"its thread ended by {type(error).__name__}: {error}"
-                    if outcome[0] == AGAIN:
-                        if give_back(net):
-                            return
-                        continue
-                    with lock:
-                        del running[name]
-                        beside.discard(name)
-                    ended.put((net, outcome))
-        except BaseException as error:     # there is no stream, for example
-            ended.put(error)
-
-    def begin(count: int) -> None:
-        for _ in range(count):
-            at_work.append(threading.Thread(target=serve, daemon=True))
-            at_work[-1].start()
-
-    left = len(todo)
     with _each_to_its_log(), _often_in_turn(), _sigterm_interrupts(), job.within():
         try:
-            begin(min(1, left))
+            team.begin(min(1, left))
             while left:
                 with suppress(Empty):
-                    found = ended.get(timeout=PAUSE if len(at_work) > 1 else FIRST_PAUSE)
+                    found = team.ended.get(timeout=PAUSE if len(team.threads) > 1 else FIRST_PAUSE)
                     if isinstance(found, BaseException):
                         raise found
                     left -= 1
                     done(found[0], *found[1])
-                now = list(running.values())
+                now = list(team.running.values())
                 look(now)
-                if len(at_work) == 1 and any(_written(job, net) > lines[net.name] for net in now):
-                    begin(min(threads, left) - 1)
+                if len(team.threads) == 1 and any(_written(job, net) > lines[net.name] for net in now):
+                    team.begin(min(threads, left) - 1)
         except BaseException as error:
-            queue.clear()
-            stop.signum = getattr(error, "signum", signal.SIGINT)
-            for thread in at_work:
-                thread.join()
+            team.end(getattr(error, "signum", signal.SIGINT))
             raise
 
 
-def _for_want_of_memory(beside: set[str], name: str, error: Exception) -> bool:
-    """Whether a net beside others has ended by that."""
-    return isinstance(error, MemoryError) and name in beside
+class _Team:
+    """Threads that take nets from a queue. ended: what became of each net, or the error that a thread ended by."""
+
+    def __init__(self, todo: Sequence[Net], job: Job):
+        self.job, self.device, self.stop, self.lock = job, _device(), Stop(), threading.Lock()
+        self.queue, self.ended = deque(todo), SimpleQueue[tuple[Net, Outcome] | BaseException]()
+        self.running, self.beside = dict[str, Net](), set[str]()       # beside: those that were not always alone
+        self.threads = list[threading.Thread]()
+
+    def begin(self, count: int) -> None:
+        """More threads."""
+        for _ in range(count):
+            self.threads.append(threading.Thread(target=self._serve, daemon=True))
+            self.threads[-1].start()
+
+    def end(self, signum: int) -> None:
+        """Stop all as by a signal, and wait for them."""
+        self.queue.clear()
+        self.stop.signum = signum
+        for thread in self.threads:
+            thread.join()
+
+    def _serve(self) -> None:
+        """What each thread does."""
+        try:
+            with _on_a_stream(self.device), self.stop.obeyed():
+                while net := self._take():
+                    outcome = self._outcome(net)
+                    others = self._leave(net, again=outcome[0] == AGAIN)
+                    if outcome[0] != AGAIN:
+                        self.ended.put((net, outcome))
+                    elif others:
+                        return
+        except BaseException as error:     # there is no stream, for example
+            self.ended.put(error)
+
+    def _take(self) -> Net | None:
+        with self.lock:
+            if not self.queue:
+                return None
+            net = self.queue.popleft()
+            self.running[net.name] = net
+            if len(self.running) > 1:
+                self.beside.update(self.running)
+            return net
+
+    def _outcome(self, net: Net) -> Outcome:
+        try:
+            return _train(self.job, net, _logged,
+                          again=lambda error: isinstance(error, MemoryError) and net.name in self.beside)
+        except (KeyboardInterrupt, SystemExit) as error:
+            return "failed", f"its thread ended by {type(error).__name__}: {error}"
+
+    def _leave(self, net: Net, again: bool) -> bool:
+        """A net has come to its end, or is to be trained again. Returns whether others are trained now."""
+        with self.lock:
+            del self.running[net.name]
+            self.beside.discard(net.name)
+            if again:
+                self.queue.appendleft(net)
+            return bool(self.running)
 
 
 def _written(job: Job, net: Net) -> int:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from .. import nn, ops
 from ..core.tensor import Tensor
+
+TTA: dict[str, dict[str, Any]] = {"none": {}, "flip": {"shift": 0}, "flip-shift": {"shift": 1}}    # what --tta names
 
 
 class Views(nn.Module):
@@ -46,6 +52,12 @@ class Views(nn.Module):
 
     def _both_ways(self, x: Tensor) -> Tensor:
         return self.net(x) * 0.5 + self.net(ops.flip(x, 3)) * 0.5 if self.flip else self.net(x)
+
+
+def are_shares(outputs: Tensor) -> bool:
+    """Whether a net ends in a softmax of its own: its answers are probabilities, and no logits."""
+    rows = outputs.numpy()
+    return bool((rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, rtol=0, atol=1e-4))
 
 
 def _moved(x: Tensor, axis: int, step: int) -> Tensor:

@@ -182,6 +182,13 @@ def built(folder: Path, text: str, *commands: Iterable[str]) -> Path:
     return library
 
 
+def loaded(path: Path) -> ctypes.CDLL:
+    """A library of a kernel, whose function is `run`."""
+    library = ctypes.CDLL(str(path))
+    library.run.restype = ctypes.c_char_p
+    return library
+
+
 class Compiler:
     """Compiled libraries are kept in a folder, once for all who use it."""
 
@@ -204,9 +211,7 @@ class Compiler:
 
     def kernel(self, text: str, *options: str) -> ctypes.CDLL:
         """A translated source, whose function is `run`."""
-        library = ctypes.CDLL(str(self.library(text, str(self.scheduler), *options)))
-        library.run.restype = ctypes.c_char_p
-        return library
+        return loaded(self.library(text, str(self.scheduler), *options))
 
 
 # ---------------------------------------------------------------- kernels whose accesses are seen

@@ -27,7 +27,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import DTypeLike
 
-from . import KERNELS, Compiler, Guarded, Memory, translated, watched, watcher
+from . import KERNELS, Compiler, Guarded, Memory, loaded, translated, watched, watcher
 from .counts import LaunchConfiguration, Table, counted, rules
 
 try:
@@ -204,9 +204,7 @@ class Counter(Emulator):
 
     def compiled(self, text: str, constants: tuple[launch.Constant, ...]) -> ctypes.CDLL:
         path = watched(self._folder, text, *(option for option in launch.options(constants) if option[:2] == "-D"))
-        library = ctypes.CDLL(str(path))
-        library.run.restype = ctypes.c_char_p
-        self._paths[id(library)] = path
+        self._paths[id(library := loaded(path))] = path
         return library
 
     def _launch(self, function: Function, *numbers: int) -> None:

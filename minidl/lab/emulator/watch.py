@@ -21,7 +21,7 @@ import numpy as np
 
 from ...ops.common.sources import TYPES, parameters, struct
 from .. import source
-from . import BYTES, EDGE, Guarded, Memory, translated, watched, watcher
+from . import BYTES, EDGE, Guarded, Memory, loaded, translated, watched, watcher
 from .counts import Counted, LaunchConfiguration, Table, counted, frames, rules
 
 ORDERS = 4                                 # launches, each with another order of the threads
@@ -33,6 +33,23 @@ LOCAL = 512 << 10                          # bytes of a thread's own arrays and 
 # A struct whose alignment may be 8 although it has 16 bytes
 WIDE = r"\b(?:struct|class|union)\b[^;{}()]*\{[^}]*(?:\b(?:double|long|u?int64_t|size_t|REAL|[A-Z])\b|\*)"
 NULL_PAGE = 1 << 16                        # addresses below are elements of an array that is not there
+# What is said of a fault. who: where, and which thread; does: "reads y[3]"; other, block, did, line: of another one
+FAULTS = {
+    OUTSIDE: "{who} {does}, outside of all arrays",
+    RACE: "{who} {does}, which thread {other} of {block} {did} in {line}: a race, with no {between}",
+    UNSET: "{who} {does} before anything wrote it",
+    ENDLESS: "{who} does not end: it has taken more steps than a thread may (--steps): an endless loop, or one that "
+             "waits for another thread",
+    DIVIDED: "{who} divides an integer by 0, by / or %; on a GPU the kernel would go on with a number without meaning",
+    MISSED: "{who} waits at a barrier, but thread {other} of the same block has ended",
+    MISALIGNED: "{who} {does} by an access of {size} bytes, whose address must be a multiple of {size}; access smaller "
+                "parts, or start at such a multiple",
+    OVERFLOWED: f"{{who}} takes more than {LOCAL:,} bytes for its local arrays and nested calls, all that a GPU has "
+                "for a thread; take smaller arrays, or a loop for the recursion",
+    STRAYED: "{who} takes by a shuffle what lane {size} of its warp has, which is not in the mask or beyond the block: "
+             "an undefined number"}
+UNFILLED = ("{who} {does}, constant memory that nothing filled; fill it: --args {symbol}=..., or in a launcher "
+            "launch.copy_to_symbol({symbol!r}, array)")
 
 Size = int | tuple[int, ...]
 
@@ -142,9 +159,7 @@ class Kernel:
             raise RuntimeError(f"emulator: {self.file} does not compile: {told}{read.hint(told)}") from None
         self._watch = ctypes.CDLL(str(watch))
         self._watch.watch_findings.restype = ctypes.POINTER(_Finding)
-        library = ctypes.CDLL(str(self._path))
-        library.run.restype = ctypes.c_char_p
-        return library
+        return loaded(self._path)
 
     def _symbols(self, text: str, constants: Mapping[str, Any]) -> Iterator[Symbol]:
         """What its file declares that a launcher may fill, of the types that parameters may have."""
@@ -206,9 +221,9 @@ class Kernel:
     def _run(self, grid: tuple[int, int, int], block: tuple[int, int, int], arguments: Mapping[str, Any], shared: int,
              seed: int, counts: int) -> tuple[dict[str, np.ndarray], dict[Any, str]]:
         """The arrays after one launch, and its faults, one of each kind and place."""
-        wrong = [*(f"{name} is missing" for name in (each.name for each in self.parameters) if name not in arguments),
-                 *(f"{name} is not one of them" for name in arguments
-                   if name not in self.symbols and name not in (each.name for each in self.parameters))]
+        names = [each.name for each in self.parameters]
+        wrong = [*(f"{name} is missing" for name in names if name not in arguments),
+                 *(f"{name} is not one of them" for name in arguments if name not in (*names, *self.symbols))]
         if wrong:
             told = ", ".join([*(f"{each.name} ({each.dtype}{'[]' if each.array else ''})" for each in self.parameters),
                               *(f"{each.name} ({'constant' if each.constant else 'device'} memory)"
@@ -224,11 +239,8 @@ class Kernel:
             if given is None:
                 values.append(np.zeros(1, np.uint64).ctypes)
                 continue
-            if isinstance(given, tuple):
-                array = memory.empty(given, each.dtype)
-            else:
-                array = memory.asarray(_array(self.name, each, given), each.dtype)
-            arrays[each.name] = array
+            arrays[each.name] = array = memory.empty(given, each.dtype) if isinstance(given, tuple) else \
+                memory.asarray(_array(self.name, each, given))
             self._watch.watch_array(ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes),
                                     each.dtype.itemsize, int(not isinstance(given, tuple)), 0)
             values.append(np.array([array.ctypes.data], np.uint64).ctypes)
@@ -259,41 +271,16 @@ class Kernel:
         lines = self._lines({offset for each in found for offset in (each.line, each.other_line)})
         told: dict[Any, str] = {}
         for each in found:
-            what = f"{'writes' if each.writes else 'reads'} {self._place(arrays, each.at or 0, each.size)}"
-            who = f"{lines[each.line]}: thread {_thread(each.thread, block)} of block {tuple(each.block)}"
-            key = each.what, frozenset((lines[each.line], lines.get(each.other_line)))
-            if each.what == ENDLESS:
-                fault = (f"{who} does not end: it has taken more steps than a thread may (--steps): an endless loop, "
-                         "or one that waits for another thread")
-            elif each.what == DIVIDED:
-                fault = (f"{who} divides an integer by 0, by / or %; on a GPU the kernel would go on with a number "
-                         "without meaning")
-            elif each.what == MISSED:
-                fault = (f"{who} waits at a barrier, but thread {_thread(each.other_thread, block)} of the same block "
-                         "has ended")
-            elif each.what == MISALIGNED:
-                fault = (f"{who} {what} by an access of {each.size} bytes, whose address must be a multiple of "
-                         f"{each.size}; access smaller parts, or start at such a multiple")
-            elif each.what == OVERFLOWED:
-                fault = (f"{who} takes more than {LOCAL:,} bytes for its local arrays and nested calls, all that a GPU "
-                         "has for a thread; take smaller arrays, or a loop for the recursion")
-            elif each.what == STRAYED:
-                fault = (f"{who} takes by a shuffle what lane {each.size} of its warp has, which is not in the mask "
-                         "or beyond the block: an undefined number")
-            elif each.what == UNSET and (symbol := self._symbol(each.at or 0)):
-                fault = (f"{who} {what}, constant memory that nothing filled; fill it: --args {symbol}=..., or in a "
-                         f"launcher launch.copy_to_symbol({symbol!r}, array)")
-            elif each.what == OUTSIDE:
-                fault = f"{who} {what}, outside of all arrays"
-            elif each.what == UNSET:
-                fault = f"{who} {what} before anything wrote it"
-            else:
-                same = tuple(each.block) == tuple(each.other_block)
-                fault = (f"{who} {what}, which thread {_thread(each.other_thread, block)} of "
-                         f"{'the same block' if same else f'block {tuple(each.other_block)}'} "
-                         f"{'writes' if each.other_writes else 'reads'} in {lines[each.other_line]}: a race, with no "
-                         f"{'barrier between them' if same else 'order between blocks'}")
-            told.setdefault(key, fault)
+            same = tuple(each.block) == tuple(each.other_block)
+            symbol = self._symbol(each.at or 0) if each.what == UNSET else None
+            key = each.what, frozenset((lines[each.line], lines[each.other_line]))
+            told.setdefault(key, (FAULTS[each.what] if symbol is None else UNFILLED).format(
+                who=f"{lines[each.line]}: thread {_thread(each.thread, block)} of block {tuple(each.block)}",
+                does=f"{'writes' if each.writes else 'reads'} {self._place(arrays, each.at or 0, each.size)}",
+                size=each.size, symbol=symbol, other=_thread(each.other_thread, block), line=lines[each.other_line],
+                block="the same block" if same else f"block {tuple(each.other_block)}",
+                did="writes" if each.other_writes else "reads",
+                between="barrier between them" if same else "order between blocks"))
         return told
 
     def _place(self, arrays: Mapping[str, Memory], at: int, size: int) -> str:

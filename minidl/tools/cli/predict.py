@@ -14,6 +14,7 @@ from minidl.data.sets.picture import FORMATS, MODES, read_picture
 from minidl.data.sets.table import numbers, read_cells, unnamed
 from minidl.nn.weights import warn_of_transform
 from minidl.training.stored import read_net
+from minidl.training.views import are_shares
 
 from .common import Parser, add_code, add_json, complain, run, say, say_json
 
@@ -97,12 +98,6 @@ def answers(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any], 
         found += [{classes[i]: float(row[i]) for i in np.argsort(-row, kind="stable")[:args.top]}
                   for row in probabilities]
     return found
-
-
-def are_shares(outputs: minidl.Tensor) -> bool:
-    """Whether a net ends in a softmax of its own: its answers are probabilities, and no logits."""
-    rows = outputs.numpy()
-    return bool((rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, rtol=0, atol=1e-4))
 
 
 def tell(args: argparse.Namespace, item: str, likely: dict[str, float], done: str = "") -> None:

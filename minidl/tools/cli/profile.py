@@ -17,7 +17,7 @@ from minidl.nn.table import floats_or_ids
 from minidl.tools.plot.figures import write
 
 from .common import Parser, add_json, add_net, net_of, run, say, say_json
-from .train import number
+from .train import POSITIVE
 
 
 def main(argv: list[str] | None = None, prog: str = "minidl profile") -> int:
@@ -26,12 +26,12 @@ def main(argv: list[str] | None = None, prog: str = "minidl profile") -> int:
                     "momentum), on random inputs (zeros for a net that reads token ids), and print a table: time, "
                     "bytes, FLOP, and the least time for these.")
     add_net(parser)
-    parser.add_argument("--batch-size", type=number(int, 1, "an int"), default=128, help="(default: %(default)s)")
+    parser.add_argument("--batch-size", type=POSITIVE, default=128, help="(default: %(default)s)")
     parser.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")
     parser.add_argument("--precision", default="fp32", choices=device.PRECISIONS, help="of products on a GPU "
                         "(default: %(default)s)")
     parser.add_argument("--ops", action="store_true", help="the calls of the ops, not those of the optimised program")
-    parser.add_argument("--steps", type=number(int, 1, "an int"), default=20, help="of which the median is taken "
+    parser.add_argument("--steps", type=POSITIVE, default=20, help="of which the median is taken "
                         "(default: %(default)s)")
     parser.add_argument("--run", metavar="RUN", help="write it into this run folder, too, whose report shows it; "
                         "where no net is named, it is the run's")

@@ -27,50 +27,22 @@ from minidl import data, distributed, nn, ops, optim, zoo
 from minidl.core import device
 from minidl.data import once
 from minidl.distributed import by_first
-from minidl.nn.weights import (
-    OF_DATA,
-    WeightsError,
-    read_metadata,
-    require_described,
-    warn_of_change,
-    warn_of_transform,
-)
+from minidl.nn.weights import OF_DATA, WeightsError, read_metadata, require_described, warn_of_change, warn_of_transform
 from minidl.nn.weights.common import shown
 from minidl.ops.cpu import parallel
-from minidl.training import (
-    Interrupted,
-    RunFolder,
-    Views,
-    check_gradients,
-    evaluate,
-    fit,
-    read_config,
-    top_k_accuracy,
-)
+from minidl.training import Interrupted, RunFolder, Views, check_gradients, evaluate, fit, read_config, top_k_accuracy
 from minidl.training.record import Record
 from minidl.training.run_folder import versions
 from minidl.training.stored import contradictions
+from minidl.training.views import TTA
 from minidl.zoo.own import import_file, is_code
 
-from .common import (
-    FORESEEN,
-    Parser,
-    add_model,
-    add_option,
-    complain,
-    ended,
-    interrupted,
-    quiet,
-    say,
-    typed,
-    warned,
-)
+from .common import FORESEEN, Parser, add_model, add_option, complain, ended, interrupted, quiet, say, typed, warned
 
 OF_ONE_CALL = ("check_grads", "config", "debug", "eval", "list_models", "no_progress", "output_dir", "resume",
                "sweep", "workers")         # no settings
 FREE = ("data_dir", "plugin", "save_every", "tensorboard", "threads")      # may differ when a run goes on
 OWN = "own"                                # the optimizer that the model brings, with the recipe's numbers
-TTA: dict[str, dict[str, Any]] = {"none": {}, "flip": {"shift": 0}, "flip-shift": {"shift": 1}}    # what --tta names
 OF_TRAINING = "name the data that it was trained on, in its order"
 FREELY_BUILT = 2**26                       # bytes of a net that are built whatever the size of its weights' file
 SAMPLES = 4                                # of which --check-grads takes gradients
@@ -88,6 +60,9 @@ def number(kind: type, least: float, what: str) -> Any:
             raise argparse.ArgumentTypeError(f"{text!r} is not {what} of at least {least}")
         return value
     return parse
+
+
+WHOLE, POSITIVE, REAL = number(int, 0, "an int"), number(int, 1, "an int"), number(float, 0, "a number")
 
 
 def augmentation(text: str) -> data.Augment | None:
@@ -150,27 +125,26 @@ def _of_data(p: Parser) -> None:
 
 
 def _of_training(p: Parser) -> None:
-    whole, positive, real = number(int, 0, "an int"), number(int, 1, "an int"), number(float, 0, "a number")
-    p.add_argument("--epochs", type=whole, help="passes over the training set; 0 only evaluates")
+    p.add_argument("--epochs", type=WHOLE, help="passes over the training set; 0 only evaluates")
     sizes = p.add_mutually_exclusive_group()
-    sizes.add_argument("--batch-size", type=positive, help="images or rows a step, of all ranks together (mpiexec -n)")
+    sizes.add_argument("--batch-size", type=POSITIVE, help="images or rows a step, of all ranks together (mpiexec -n)")
     sizes.add_argument("--batch-size-per-rank", dest="batch_size", metavar="N", help="the same said by the images of a "
-                       "rank", type=lambda text: positive(text) * distributed.current().size)
-    p.add_argument("--accumulate", type=positive, default=1, metavar="N", help="batches whose gradients each step adds "
+                       "rank", type=lambda text: POSITIVE(text) * distributed.current().size)
+    p.add_argument("--accumulate", type=POSITIVE, default=1, metavar="N", help="batches whose gradients each step adds "
                    "up, as of one batch that has all their images (default: %(default)s)")
-    p.add_argument("--clip", type=real, metavar="NORM", help="what the norm of all gradients of a step is at most "
+    p.add_argument("--clip", type=REAL, metavar="NORM", help="what the norm of all gradients of a step is at most "
                    "(default: any)")
     p.add_argument("--optimizer", choices=(*optim.OPTIMIZERS, OWN), help="what updates parameters (default: the "
                    "recipe's, mostly sgd; of others, rate and decay have defaults of their own); own: the model's, as "
                    "airbench's")
-    p.add_argument("--lr", type=real, help="learning rate")
-    p.add_argument("--momentum", type=real)
-    p.add_argument("--weight-decay", type=real)
+    p.add_argument("--lr", type=REAL, help="learning rate")
+    p.add_argument("--momentum", type=REAL)
+    p.add_argument("--weight-decay", type=REAL)
     p.add_argument("--lr-schedule", choices=optim.SCHEDULES)
     p.add_argument("--augment", type=augment, metavar="HOW", help="how training images are seen at random: some of "
                    "crop=PIXELS, reflect, flip, flip=alternate, cutout=PIXELS, brightness=X, contrast=X, color=X, "
                    "separated by commas; or none")
-    p.add_argument("--label-smoothing", type=real, metavar="S", help="the share of each label "
+    p.add_argument("--label-smoothing", type=REAL, metavar="S", help="the share of each label "
                    "that all classes get alike")
     p.add_argument("--tta", choices=TTA, help="which views of each test image are averaged: flip: it and its mirror "
                    "image; flip-shift: also both moved by a pixel")
@@ -188,12 +162,11 @@ def _of_computing(p: Parser) -> None:
 
 
 def _of_runs(p: Parser) -> None:
-    whole, positive = number(int, 0, "an int"), number(int, 1, "an int")
-    p.add_argument("--seed", type=whole, default=0, help="decides parameters and order (default: %(default)s)")
+    p.add_argument("--seed", type=WHOLE, default=0, help="decides parameters and order (default: %(default)s)")
     p.add_argument("--output-dir", metavar="DIR", help="the run folder (default: a new one under runs/)")
     p.add_argument("--load", metavar="FILE", help="start from these weights (HDF5), and normalise as they were trained")
-    p.add_argument("--limit-train", type=positive, metavar="N", help="only the first N training images")
-    p.add_argument("--limit-test", type=positive, metavar="N", help="only the first N test images")
+    p.add_argument("--limit-train", type=POSITIVE, metavar="N", help="only the first N training images")
+    p.add_argument("--limit-test", type=POSITIVE, metavar="N", help="only the first N test images")
     other = p.add_mutually_exclusive_group()
     other.add_argument("--resume", metavar="RUN", help="go on with the run of this folder, by its own settings; "
                        "--epochs may grow, which changes any schedule but constant")
@@ -203,15 +176,15 @@ def _of_runs(p: Parser) -> None:
     other.add_argument("--sweep", metavar="NAME=VALUES,...", help="train a net for each combination of these settings, "
                        "in run folders in one: lr=0.01:0.3:16:log (16 numbers), seed=0:8 (0 to 7), "
                        "optimizer=sgd|adamw, option.NAME=V|V")
-    p.add_argument("--workers", type=positive, metavar="N", help="nets of a sweep that are trained at once "
+    p.add_argument("--workers", type=POSITIVE, metavar="N", help="nets of a sweep that are trained at once "
                    "(default: on a CPU one for each core, on a GPU one)")
     p.add_argument("--check-grads", action="store_true", help="do not train: compare the gradients of the whole net "
                    f"with finite differences in float64, on {SAMPLES} training images or rows")
-    p.add_argument("--save-every", type=whole, default=0, metavar="N", help="write a checkpoint each N steps, beside "
+    p.add_argument("--save-every", type=WHOLE, default=0, metavar="N", help="write a checkpoint each N steps, beside "
                    "that after each epoch")
-    p.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: $MINIDL_NUM_THREADS, or all "
+    p.add_argument("--threads", type=POSITIVE, metavar="N", help="CPU threads (default: $MINIDL_NUM_THREADS, or all "
                    "cores)")
-    p.add_argument("--top-k", type=positive, metavar="K", help="also tell how often the label is among the K likeliest "
+    p.add_argument("--top-k", type=POSITIVE, metavar="K", help="also tell how often the label is among the K likeliest "
                    "classes")
     p.add_argument("--tensorboard", action=argparse.BooleanOptionalAction, default=False,
                    help="write the metrics for TensorBoard, too (extra tensorboard)")
@@ -561,7 +534,7 @@ def run(args: argparse.Namespace, report: bool = True) -> None:
         f"test {test.items}, {where}{f', {world.size} ranks' if world.size > 1 else ''}, run folder {folder.path}")
 
     folder.record = Record(folder, model)
-    boards = [_board(folder)] if args.tensorboard and world.rank == 0 else []
+    boards = [minidl.plot.TensorBoard(folder.path)] if args.tensorboard and world.rank == 0 else []
     start = time.perf_counter()
     with folder, going_on(folder, args):
         history = fit(trained, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
@@ -697,19 +670,11 @@ def going_on(folder: RunFolder, args: argparse.Namespace) -> Iterator[None]:
         raise type(error)(f"{error}; {command}") from None
 
 
-def _board(folder: RunFolder) -> Callable[[dict[str, Any]], None]:
-    from minidl import plot
-
-    return plot.TensorBoard(folder.path)
-
-
 def _pictures(folder: RunFolder, model: nn.Module, test_loader: data.DataLoader) -> None:
     """The report of a finished run, and curves, filters and confusion matrix if the extra `plot` is installed."""
-    from minidl import plot
-
     try:
-        made = (plot.pictures(folder.path, model, test_loader) if find_spec("matplotlib") else
-                [plot.report(folder.path, model, test_loader)])
+        made = (minidl.plot.pictures(folder.path, model, test_loader) if find_spec("matplotlib") else
+                [minidl.plot.report(folder.path, model, test_loader)])
         say(f"pictures: {', '.join(path.name for path in made)}")
     except (ValueError, OSError) as error:
         complain(f"warning: no pictures of this run: {error}")

@@ -25,8 +25,7 @@ from ...ops.common.primitives import ACTIVATIONS
 from ...training import Views, read_config, read_metrics, read_statistics
 from ...training.metrics import Batch
 from ...training.stored import contradictions, read_net, weights_in
-from ..cli.predict import are_shares
-from ..cli.train import TTA
+from ...training.views import TTA, are_shares
 from .figures import LIGHT, confusion_figure, count_pairs, curves_figure, filters_figure, rendered, write
 from .page import PALETTE, Answers, Labels, Mistake, Numbers, Pairs, Run, page
 
