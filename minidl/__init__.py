@@ -81,10 +81,10 @@ if TYPE_CHECKING:
     from .lab.own import activation as activation
     from .lab.own import kernel as kernel
     from .lab.own import primitive as primitive
-    from .lab.own_conv import register_activation as register_activation
-    from .lab.own_conv import register_conv as register_conv
-    from .lab.own_conv import register_linear as register_linear
-    from .lab.own_conv import register_pool as register_pool
+    from .lab.own import register_activation as register_activation
+    from .lab.own import register_conv as register_conv
+    from .lab.own import register_linear as register_linear
+    from .lab.own import register_pool as register_pool
     from .tools import cli as cli
     from .tools import onnx as onnx
     from .tools import plot as plot
@@ -97,8 +97,8 @@ _LATE = {"cli": ".tools.cli", "compiler": ".compiler", "emulator": ".lab.emulato
          "zoo": ".zoo"}
 _WITHIN = {name: module for module, names in {
     ".compiler": ("CompileError", "compile"), ".lab.check": ("check_conv",),
-    ".lab.own": ("activation", "kernel", "primitive"), ".tools.sweep": ("sweep",),
-    ".lab.own_conv": ("register_activation", "register_conv", "register_linear", "register_pool")}.items()
+    ".lab.own": ("activation", "kernel", "primitive", "register_activation", "register_conv", "register_linear",
+                 "register_pool"), ".tools.sweep": ("sweep",)}.items()
            for name in names}
 
 

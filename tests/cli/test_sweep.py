@@ -212,6 +212,17 @@ def test_seeds_that_split_data_are_said(monkeypatch: pytest.MonkeyPatch, capsys:
         assert capsys.readouterr().err == f"{warning * said}minidl train: error: stop\n"
 
 
+def test_the_command_that_goes_on_names_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are imported first, and no folder may name them."""
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+    monkeypatch.setattr(sweeps, "trained", stop)
+    Path("plug.py").write_text("")
+    with pytest.raises(KeyboardInterrupt, match=r"^the sweep is in all, go on with: minidl train --resume all "
+                                                r"--plugin plug\.py$"):
+        cli.main(["train", *QUICK, "--sweep", "seed=0:2", "--output-dir", "all", "--plugin", "plug.py"])
+
+
 def test_a_process_ends_quietly_if_the_first_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it sends a net's state: there is no traceback."""
     class Gone:

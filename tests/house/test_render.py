@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minidl.lab.own_conv import taken
+from minidl.lab.own import taken
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 sys.path.insert(0, str(ROOT / "benchmarks"))

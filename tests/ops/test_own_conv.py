@@ -21,7 +21,7 @@ from tiers import tiered
 
 import minidl
 from minidl import Tensor, nn, ops
-from minidl.lab.own_conv import taken
+from minidl.lab.own import taken
 from minidl.ops.common.conv.own import OWN
 from minidl.ops.cpu import conv as on_the_cpu
 from minidl.tools import cli

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,11 +15,10 @@ from minidl import distributed, zoo
 from minidl.data.once import unchanging
 from minidl.tools import sweep as nets_of
 from minidl.training import read_config
-from minidl.training.checkpoint import Interrupted
 from minidl.zoo.own import is_code
 
 from . import train
-from .common import Parser, complain, say, typed, warned
+from .common import Parser, complain, say, warned
 
 OF_RESUME = ("data_dir", "debug", "model", "no_progress", "plugin", "resume", "threads", "workers")
 OF_PROCESS = ("plugin", "threads")         # what a sweep that goes on is told again
@@ -132,18 +130,11 @@ def sweep(args: argparse.Namespace, prog: str) -> None:
     workers = min(len(nets), args.workers or nets_of.most_at_once(where))
     say(f"{found.model} on {data.name} ({data.source}): {len(data.labels)} training and {len(test.labels)} test "
         f"{test.items}, {where}, {len(nets)} nets, {workers} at once, sweep folder {folder}")
-    code = f" {shlex.quote(args.model)}" * is_code(args.model)
-    again = f"go on with: {typed(prog)}{code} --resume {shlex.quote(str(folder))}"
-    try:
-        facts = {"spec": known["spec"], "flags": known["flags"], "code": zoo.find(found.model).code,
-                 "data": nets_of.of_data(data, test)}
+    facts = {"spec": known["spec"], "flags": known["flags"], "code": zoo.find(found.model).code,
+             "data": nets_of.of_data(data, test)}
+    with train.going_on("sweep", folder, args) as again:
         done = nets_of.trained(nets, nets_of.Job(folder, train_one, (prog, flags), as_a_worker), workers,
                                where, facts=facts, resume=bool(args.resume), progress=not args.no_progress)
-    except Interrupted as stop:
-        raise Interrupted(f"by {signal.Signals(stop.signum).name}; the sweep is in {folder}, {again}",
-                          stop.signum) from None
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"the sweep is in {folder}, {again}") from None
     _tell(done, again)
 
 

@@ -536,7 +536,7 @@ def run(args: argparse.Namespace, report: bool = True) -> None:
     folder.record = Record(folder, model)
     boards = [minidl.plot.TensorBoard(folder.path)] if args.tensorboard and world.rank == 0 else []
     start = time.perf_counter()
-    with folder, going_on(folder, args):
+    with folder, going_on("run", folder.path, args):
         history = fit(trained, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
                       progress=not args.no_progress, say=say, callbacks=[folder, *boards], compiled=args.compile,
                       checkpoints=folder.path, save_every=args.save_every, resume=bool(args.resume),
@@ -558,9 +558,12 @@ def _folder(args: argparse.Namespace, config: dict[str, Any], data_name: str, be
     name = re.sub(r"\.py:|[^\w.-]+", "-", f"{zoo.find(args.model).name}-{data_name}")
     folder = again or RunFolder.of_first(lambda: RunFolder(args.output_dir) if args.output_dir else
                                          RunFolder.beside(Path("runs") / name))
-    _warn_of_stretching(args, before.get("epochs", 0), folder)
     if not args.resume:                    # else once the checkpoint is accepted
         by_first(lambda: folder.write_config(config))
+    elif folder.has_checkpoint() and 0 < before.get("epochs", 0) < args.epochs and args.lr_schedule != "constant":
+        complain(f"warning: --epochs grows from {before['epochs']} to {args.epochs}, and the {args.lr_schedule} "
+                 "schedule with it: the run goes on at the rates of the longer one, and is not what "
+                 f"{args.epochs} epochs from the start give")
     folder.config, folder.names = config, {"model": args.model, "data": data_name}
     return folder
 
@@ -584,14 +587,6 @@ def see_gradients(args: argparse.Namespace, model: nn.Module, train: data.Data, 
     say(f"{args.model} on {SAMPLES} {train.items} of {train.name}: the gradients of its {len(sizes)} parameters "
         f"({sum(sizes):,} numbers) are those of finite differences in float64, at most {share:.2g} of the tolerance "
         "off")
-
-
-def _warn_of_stretching(args: argparse.Namespace, epochs: int, folder: RunFolder) -> None:
-    """Warn if a run that was to have `epochs` epochs goes on by the rates of a longer one."""
-    if args.resume and folder.has_checkpoint() and 0 < epochs < args.epochs and args.lr_schedule != "constant":
-        complain(f"warning: --epochs grows from {epochs} to {args.epochs}, and the {args.lr_schedule} schedule with "
-                 "it: the run goes on at the rates of the longer one, and is not what "
-                 f"{args.epochs} epochs from the start give")
 
 
 def look(args: argparse.Namespace, train: data.Data, test: data.Data, where: str) -> None:
@@ -653,15 +648,15 @@ def _preprocessing(args: argparse.Namespace, train: data.Data, known: dict[str, 
 
 
 @contextmanager
-def going_on(folder: RunFolder, args: argparse.Namespace) -> Iterator[None]:
-    """Whatever ends a run early also says where the run is and how to go on."""
+def going_on(what: str, folder: Path, args: argparse.Namespace) -> Iterator[str]:
+    """Whatever ends a run, or a sweep, early also says where it is and how to go on. Gives how to go on."""
     ranks = f"mpiexec -n {distributed.current().size} " if distributed.current().size > 1 else ""
     plugins = "".join(f" --plugin {shlex.quote(file)}" for file in args.plugin or ())      # no run folder may name them
     code = f" {shlex.quote(args.model)}" * is_code(args.model)
-    again = f"{ranks}{typed(Parser.running)}{code} --resume {shlex.quote(str(folder.path))}{plugins}"
-    command = f"the run is in {folder.path}, go on with: {again}"
+    again = f"go on with: {ranks}{typed(Parser.running)}{code} --resume {shlex.quote(str(folder))}{plugins}"
+    command = f"the {what} is in {folder}, {again}"
     try:
-        yield
+        yield again
     except Interrupted as stop:
         raise Interrupted(f"by {signal.Signals(stop.signum).name}; {command}", stop.signum) from None
     except KeyboardInterrupt:
