@@ -17,6 +17,7 @@ from minidl.nn.table import floats_or_ids
 from minidl.tools.plot.figures import write
 
 from .common import Parser, add_json, add_net, net_of, run, say, say_json
+from .runs import aligned
 from .train import POSITIVE
 
 
@@ -72,12 +73,7 @@ def command(args: argparse.Namespace) -> None:
     if args.json:
         say_json(found)
         return
-    lines = [list(HEAD), *cells(rows, limit)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
-    say(title)
-    for line in lines:
-        say("  ".join(cell.ljust(width) if i < 2 else cell.rjust(width)
-                      for i, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip())
+    say("\n".join([title, *aligned(HEAD, cells(rows, limit), numbers=len(HEAD) - 2)]))
     say(f"limit: {limit['bytes'] / 1e9:,.1f} GB/s and {limit['flop'] / 1e9:,.0f} GFLOP/s, which a "
         "copy and a product reach here; what stays in a cache is faster")
 

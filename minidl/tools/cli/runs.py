@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,11 @@ def command(args: argparse.Namespace) -> None:
         say("\n".join(aligned(head, lines)))
 
 
-def aligned(head: list[str], lines: list[list[str]]) -> list[str]:
-    """A table's lines, its columns below each other."""
-    widths = [max(len(line[i]) for line in (head, *lines)) for i in range(len(head))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+def aligned(head: Sequence[str], lines: list[list[str]], numbers: int = 0) -> list[str]:
+    """A table's lines, its columns below each other, the last `numbers` to the right."""
+    widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
+    sides = ["<"] * (len(head) - numbers) + [">"] * numbers
+    return ["  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=True)).rstrip()
             for line in (head, *lines)]
 
 

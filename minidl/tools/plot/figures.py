@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...core.host import install
+from ...nn.weights.files import replace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -141,12 +142,7 @@ def rendered(figure: Figure, kind: str = "png") -> bytes:
 
 def write(path: Path, content: bytes) -> Path:
     """Write a file, whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_bytes(content)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    replace(path, content)
     return path
 
 

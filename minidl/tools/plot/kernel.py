@@ -11,7 +11,7 @@ from html import escape
 from ...lab.emulator.counts import Request, Table, rules
 from ...lab.gpus import GPUS, report
 from .page import document, folded
-from .svg import roofline
+from .svg import roofline, text_at
 
 DEFAULT_ARCH = 90
 WORD, ROW = 4, 128                         # bytes: of a bank's word; of global memory that is drawn in a line
@@ -104,8 +104,7 @@ def _request(request: Request, arch: int) -> str:
     rows = {row: i for i, row in enumerate(sorted({word // columns for word in lanes}))}
     asked = Counter((lane // at_once, word % columns) for word, those in lanes.items()
                     for lane in {lane // at_once * at_once for lane in those})
-    parts = [f'<text class="count" x="{LEFT + (column + 0.5) * CELL}" y="{TOP - 4}" text-anchor="middle">{column}'
-             '</text>' for column in range(0, columns, 4)]
+    parts = [text_at(LEFT + (column + 0.5) * CELL, TOP - 4, column, kind="count") for column in range(0, columns, 4)]
     for sector in {word // 8 for word in lanes} if not shared else ():
         if (row := rows[sector * 8 // columns]) < MAX_ROWS:
             parts.append(f'<rect class="moved" x="{LEFT + sector * 8 % columns * CELL}" y="{TOP + row * HIGH}" '
@@ -117,12 +116,12 @@ def _request(request: Request, arch: int) -> str:
         x, y = LEFT + column * CELL, TOP + row * HIGH
         place = request.places[those[0]] if request.places else ""
         waits = shared and any(asked[lane // at_once, column] > 1 for lane in those)
-        parts.append(f'<g><title>{"lane" if len(those) == 1 else "lanes"} {", ".join(map(str, those))}: {escape(place)}'
-                     f'</title><rect class="area s{int(waits)}" x="{x}" y="{y}" width="{CELL - 1}" '
-                     f'height="{HIGH - 1}"/><text class="count in" x="{x + CELL / 2 - 0.5}" y="{y + HIGH - 4}" '
-                     f'text-anchor="middle">{those[0] if len(those) == 1 else f"{len(those)}x"}</text></g>')
-    parts += [f'<text class="count" x="{LEFT - 6}" y="{TOP + (i + 1) * HIGH - 4}" text-anchor="end">'
-              f'+{row * columns * WORD} B</text>' for row, i in rows.items() if i < MAX_ROWS]
+        who, number = ("lane", those[0]) if len(those) == 1 else ("lanes", f"{len(those)}x")
+        parts.append(f'<g><title>{who} {", ".join(map(str, those))}: {escape(place)}</title>'
+                     f'<rect class="area s{int(waits)}" x="{x}" y="{y}" width="{CELL - 1}" height="{HIGH - 1}"/>'
+                     f'{text_at(x + CELL / 2 - 0.5, y + HIGH - 4, number, kind="count in")}</g>')
+    parts += [text_at(LEFT - 6, TOP + (i + 1) * HIGH - 4, f"+{row * columns * WORD} B", "end", "count")
+              for row, i in rows.items() if i < MAX_ROWS]
     wide, high = LEFT + columns * CELL, TOP + min(len(rows), MAX_ROWS) * HIGH
     more = f" {len(rows) - MAX_ROWS} more rows are not drawn." if len(rows) > MAX_ROWS else ""
     told = (f"A column is a bank: of two words in one bank that {at_once} lanes ask for, one waits (the other colour)."

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...nn.table import Summary
 from . import figures
-from .svg import MAX_SERIES, WIDTH, bars, chart, png, ridges, scatter, series
+from .svg import MAX_SERIES, WIDTH, bars, chart, png, ridges, scatter, series, text_at
 
 T = TypeVar("T")
 
@@ -496,17 +496,15 @@ def _confusion(answers: Answers) -> str:
     parts = [f'<image href="{png(pixels)}" x="{left:.1f}" y="12" width="{side:.1f}" height="{side:.1f}"/>']
     for i in range(0, k, every):
         at = (i + 0.5) * cell
-        parts.append(f'<text x="{left - 5:.1f}" y="{at + 16:.1f}" text-anchor="end">{escape(names[i])}</text>'
-                     f'<text transform="translate({left + at + 4:.1f} {foot + 6:.1f}) rotate(-90)" text-anchor="end">'
-                     f'{escape(names[i])}</text>')
+        parts += [text_at(left - 5, at + 16, names[i], "end"),
+                  text_at(left + at + 4, foot + 6, names[i], "end", upward=True)]
     if k <= figures.MAX_COUNTED_CLASSES:
-        parts += [f'<text class="count{" in" if shares[row, column] > 0.8 else ""}" y="{(row + 0.5) * cell + 16:.0f}" '
-                  f'x="{left + (column + 0.5) * cell:.0f}" text-anchor="middle">{_short_count(int(count))}</text>'
+        parts += [text_at(left + (column + 0.5) * cell, (row + 0.5) * cell + 16, _short_count(int(count)),
+                        kind="count in" if shares[row, column] > 0.8 else "count")
                   for (row, column), count in np.ndenumerate(counts) if count]
     height = foot + left - 10
-    parts.append(f'<text class="name" x="{left + side / 2:.0f}" y="{height - 4:.0f}" text-anchor="middle">predicted '
-                 f'class</text><text class="name" transform="translate(13 {12 + side / 2:.0f}) rotate(-90)" '
-                 'text-anchor="middle">true class</text>')
+    parts += [text_at(left + side / 2, height - 4, "predicted class", kind="name"),
+              text_at(13, 12 + side / 2, "true class", kind="name", upward=True)]
     return (f'<figure><svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="confusion matrix">'
             f'{"".join(parts)}</svg></figure><p class="faint">Colour: the square root of the share of the true class, '
             'so that rare mistakes are seen.</p>')

@@ -99,7 +99,8 @@ def read(folder: Path, model: nn.Module | None = None, test: Batches | None = No
                      "minidl predict gives the net's for the image alone.")
     found = {} if test is None else _tried("answers", partial(answer, model, test, notes, views), notes) or {}
     example = found.pop("example", None)
-    shape = example.shape[1:] if isinstance(example, Tensor) else shape or _known_shape(model)
+    of_zoo = zoo.MODELS.get(getattr(model, "model_name", ""))
+    shape = example.shape[1:] if isinstance(example, Tensor) else shape or (of_zoo.read_by(model) if of_zoo else None)
     if example is None and shape and 0 not in shape:
         example = (shape,)
     by_name = example if isinstance(example, dict) else {}
@@ -115,12 +116,6 @@ def _tried(what: str, make: Callable[[], T], notes: list[str]) -> T | None:
     except Exception as error:             # of a user's code: any
         notes.append(f"The net's {what} are left out: {type(error).__name__}: {error}")
         return None
-
-
-def _known_shape(model: nn.Module) -> tuple[int, ...] | None:
-    """The shape of an item, as the zoo's model reads it."""
-    known = zoo.MODELS.get(getattr(model, "model_name", ""))
-    return known.read_by(model) if known else None
 
 
 def _settings(path: Path) -> dict[str, Any]:

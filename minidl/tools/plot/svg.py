@@ -61,9 +61,8 @@ def chart(lines: Sequence[Series], x_label: str, y_label: str, log: bool = False
     parts = [*_axes(across, up, x_label, y_label)]
     if mark is not None:
         x = across.place(mark[0])
-        anchor = "end" if x > (LEFT + RIGHT) / 2 else "start"
-        parts.append(f'<path class="mark" d="M{x:.1f} {TOP}V{BOTTOM}"/><text class="mark" x="{x:.1f}" y="{TOP - 2}" '
-                     f'text-anchor="{anchor}">{escape(mark[1])}</text>')
+        parts += [f'<path class="mark" d="M{x:.1f} {TOP}V{BOTTOM}"/>',
+                  text_at(x, TOP - 2, mark[1], "end" if x > (LEFT + RIGHT) / 2 else "start", "mark")]
     parts += [part for line in lines for part in _line(line, across, up)]
     parts += _columns(lines, across, x_label)
     key = [(line.name + _left_out(line, log), f"{line.colour} {line.look}") for line in lines]
@@ -114,7 +113,7 @@ def ridges(rows: Sequence[tuple[str, Sequence[int], float, float]], x_label: str
         foot = TOP + step * (i + 1)
         up = Axis(0, max([*counts, 1]) / ((high - low) or 1), foot, foot - step * 0.95)
         density = [count / ((high - low) or 1) for count in counts]
-        parts.append(f'<text x="{LEFT - 6}" y="{foot:.1f}" text-anchor="end">{escape(name)}</text>')
+        parts.append(text_at(LEFT - 6, foot, name, "end"))
         if high > low:
             parts.append(_bars(density, low, high, across, up, f"s{i % MAX_SERIES}"))   # type: ignore[arg-type]
         else:
@@ -128,20 +127,17 @@ def roofline(flop: float, moved: float, points: Sequence[tuple[str, float, float
                   log=True)
     low = 10 ** across.low
     up = Axis(min([low * moved, *(y / 2 for *_, y in points)]) / 1e12, 1.5 * flop / 1e12, BOTTOM, TOP, log=True)
-    ridge = across.place(flop / moved)
+    ridge, start, roof = across.place(flop / moved), up.place(low * moved / 1e12), up.place(flop / 1e12)
     parts = [*_axes(across, up, "FLOP per byte", "TFLOP/s"),
-             f'<path class="line own" d="M{LEFT} {up.place(low * moved / 1e12):.1f}L{ridge:.1f} '
-             f'{up.place(flop / 1e12):.1f}H{RIGHT}"/><path class="mark" d="M{ridge:.1f} {BOTTOM}V'
-             f'{up.place(flop / 1e12):.1f}"/><text class="mark" x="{RIGHT}" y="{up.place(flop / 1e12) - 5:.1f}" '
-             f'text-anchor="end">{flop / 1e12:.3g} TFLOP/s</text><text class="mark" x="{(LEFT + ridge) / 2 - 8:.1f}" '
-             f'y="{(up.place(low * moved / 1e12) + up.place(flop / 1e12)) / 2:.1f}" text-anchor="end">'
-             f'{moved / 1e9:,.0f} GB/s</text>']
+             f'<path class="line own" d="M{LEFT} {start:.1f}L{ridge:.1f} {roof:.1f}H{RIGHT}"/>'
+             f'<path class="mark" d="M{ridge:.1f} {BOTTOM}V{roof:.1f}"/>',
+             text_at(RIGHT, roof - 5, f"{flop / 1e12:.3g} TFLOP/s", "end", "mark"),
+             text_at((LEFT + ridge) / 2 - 8, (start + roof) / 2, f"{moved / 1e9:,.0f} GB/s", "end", "mark")]
     for i, (name, x, y) in enumerate(points):                  # names on both sides in turn
-        at = across.place(x)
+        at, high = across.place(x), up.place(y / 1e12)
         anchor, beside = ("end", -7) if i % 2 or at > (LEFT + 2 * RIGHT) / 3 else ("start", 7)
-        parts.append(f'<path class="line dots test" d="M{at:.1f} {up.place(y / 1e12):.1f}h0"/><text '
-                     f'x="{at + beside:.1f}" y="{up.place(y / 1e12) + 4:.1f}" text-anchor="{anchor}">'
-                     f'{escape(name)}</text>')
+        parts += [f'<path class="line dots test" d="M{at:.1f} {high:.1f}h0"/>',
+                  text_at(at + beside, high + 4, name, anchor)]
     return _figure("".join(parts), [], "roofline")
 
 
@@ -187,17 +183,23 @@ def _axes(across: Axis, up: Axis | None, x_label: str, y_label: str) -> list[str
     if up is not None:
         for value in up.ticks():
             y = up.place(value)
-            parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{RIGHT}"/><text x="{LEFT - 6}" y="{y + 4:.1f}" '
-                         f'text-anchor="end">{_label(value)}</text>')
+            parts += [f'<path class="grid" d="M{LEFT} {y:.1f}H{RIGHT}"/>',
+                      text_at(LEFT - 6, y + 4, _label(value), "end")]
     for value in across.ticks(5):
         x = across.place(value)
-        parts.append(f'<path class="grid" d="M{x:.1f} {BOTTOM}v5"/><text x="{x:.1f}" y="{BOTTOM + 18}" '
-                     f'text-anchor="{"end" if x > RIGHT - 12 else "middle"}">{escape(across.label(value))}</text>')
-    middle = (TOP + BOTTOM) / 2
-    return [*parts, f'<path class="axis" d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}"/>'
-            f'<text class="name" x="{(LEFT + RIGHT) / 2:.0f}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}'
-            f'</text><text class="name" transform="translate(13 {middle:.0f}) rotate(-90)" text-anchor="middle">'
-            f'{escape(y_label)}</text>']
+        parts += [f'<path class="grid" d="M{x:.1f} {BOTTOM}v5"/>',
+                  text_at(x, BOTTOM + 18, across.label(value), "end" if x > RIGHT - 12 else "middle")]
+    return [*parts, f'<path class="axis" d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}"/>',
+            text_at((LEFT + RIGHT) // 2, HEIGHT - 6, x_label, kind="name"),
+            text_at(13, (TOP + BOTTOM) // 2, y_label, kind="name", upward=True)]
+
+
+def text_at(x: float, y: float, text: object, anchor: str = "middle", kind: str = "", upward: bool = False) -> str:
+    """A text at a place. kind: its class. upward: it is read from below."""
+    x_, y_ = (each if isinstance(each, int) else f"{each:.1f}" for each in (x, y))
+    look = f'class="{kind}" ' if kind else ""
+    place = f'transform="translate({x_} {y_}) rotate(-90)"' if upward else f'x="{x_}" y="{y_}"'
+    return f'<text {look}{place} text-anchor="{anchor}">{escape(str(text))}</text>'
 
 
 def _label(value: float) -> str:
