@@ -1,13 +1,14 @@
 """Check kernels of one's own against the op that they compute, in float64, on random shapes and in each direction.
 
-On the emulated GPU or on a real one. What is right, and how nearly, comes from `check_conv.py` for convolutions, and
-for all else from the primitives of the CPU.
+On the emulated GPU or on a real one. What is right comes from the primitives of the CPU. The tests of minidl's own
+kernels take their shapes and bounds from here.
 """
 
 from __future__ import annotations
 
+import itertools
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -16,15 +17,31 @@ import numpy as np
 from ..core import device as devices
 from ..ops import cpu
 from ..ops.common.conv.own import KINDS, REGISTERED, OwnConv, Sizes
-from ..ops.common.geometry import conv_geometry, pool_geometry
-from .check_conv import ALWAYS, FEW_MULTIPLICATIONS, MULTIPLICATIONS, drawn, product_bound, random_shapes, used
+from ..ops.common.geometry import ConvGeometry, conv_geometry, pool_geometry
 
 MAX_FAILURES = 4                           # after which a check ends
-# Shapes that are easily forgotten: x and outputs of a linear layer; x, window, stride and padding of a pooling
-LAYERS = [((1, 1), 1), ((2, 3), 4), ((5, 1), 7), ((33, 65), 17), ((0, 3), 2), ((1, 120), 84)]
+FEW_MULTIPLICATIONS, MULTIPLICATIONS = 2e4, 3e8    # of a random shape at most: for the emulator, and for a GPU
+ELEMENTS = 4_000_000                       # of an array of a random shape at most
+
+# (kh, kw, sh, sw): few, because some algorithms compile a kernel for each
+WINDOWS = [(1, 1, 1, 1), (1, 1, 2, 2), (2, 3, 1, 1), (3, 3, 1, 1), (3, 3, 2, 2), (4, 2, 3, 1), (3, 5, 1, 2),
+           (5, 5, 1, 1), (5, 5, 2, 3), (7, 7, 3, 3), (8, 8, 1, 1), (8, 8, 2, 2), (1, 6, 1, 1)]
+# The papers' layers, (c, h, w), m, (kh, kw), padding: LeNet-5's C1, C3 and C5, and the 2009 report's
+LAYERS = [((1, 32, 32), 6, (5, 5), 0), ((6, 14, 14), 16, (5, 5), 0), ((16, 5, 5), 120, (5, 5), 0),
+          ((3, 32, 32), 64, (8, 8), ((4, 3), (4, 3)))]
+# Shapes that are easily forgotten, x, w, stride, padding: odd ones, one window, padding that differs, no images
+ALWAYS: list[tuple[Any, ...]] = [
+    ((2, 3, 9, 8), (4, 3, 3, 3), 1, 0), ((3, 2, 11, 9), (5, 2, 3, 5), (2, 1), ((1, 2), (4, 0))),
+    ((5, 2, 6, 6), (3, 2, 6, 6), 1, 0), ((1, 1, 1, 1), (1, 1, 1, 1), 1, 0), ((2, 5, 20, 19), (3, 5, 2, 2), 1, 1),
+    ((0, 2, 5, 5), (3, 2, 3, 3), 1, 1)]
+# The same of others: x and outputs of a linear layer; x, window, stride and padding of a pooling; x
+LINEAR = [((1, 1), 1), ((2, 3), 4), ((5, 1), 7), ((33, 65), 17), ((0, 3), 2), ((1, 120), 84)]
 POOLINGS = [((2, 3, 8, 8), 2, None, 0), ((1, 1, 1, 1), 1, None, 0), ((3, 2, 11, 9), (3, 2), (2, 1), 0),
             ((2, 1, 7, 7), 3, 2, 1), ((0, 2, 4, 4), 2, None, 0), ((1, 5, 6, 9), (2, 3), None, ((1, 0), (0, 2)))]
-SHAPES = [(257,), (1,), (3, 5, 7), (0, 4)]
+ELEMENTWISE = [(257,), (1,), (3, 5, 7), (0, 4)]
+
+# Relative error of a rounded operand; for 3xtf32 that of the products and remainders that it leaves out.
+ROUNDING = {"fp32": 0.0, "3xtf32": 2.0**-22, "tf32": 2.0**-11, "bf16": 2.0**-8}
 
 
 class Seen(NamedTuple):
@@ -81,7 +98,7 @@ def check(name: str, kind: str, *, shapes: int = 20, seed: int = 0, device: str 
     seen = dict.fromkeys(own.launchers, Seen(0, 0, 0.0))
     with ExitStack() as stack:
         compute = _emulated(own, stack) if device == "emulated" else _on_cuda(own)
-        for case in (_convolutions if kind == "conv2d" else _others)(own, shapes, seed, most):
+        for case in _cases(own, shapes, seed, most):
             for direction in seen:
                 seen[direction] = _compared(own, direction, case, compute, seen[direction], failures)
             if len(failures) >= MAX_FAILURES:
@@ -94,27 +111,13 @@ def check(name: str, kind: str, *, shapes: int = 20, seed: int = 0, device: str 
 
 
 # ---------------------------------------------------------------- cases
-def _convolutions(own: OwnConv, shapes: int, seed: int, most: float) -> Iterator[Case]:
-    geometries = [conv_geometry(x, w, None, stride, padding, "gemm") for x, w, stride, padding in ALWAYS]
-    geometries += random_shapes(seed, shapes, multiplications=most)
-    geometries.sort(key=lambda g: g.n * g.m * g.c * g.oh * g.ow * g.kh * g.kw)       # small shapes fail first
-    for at, g in enumerate(geometries):
-        for dtype in (np.float32, np.float64)[:2 if own.real and at % 4 == 0 else 1]:
-            problem = drawn(g, (seed + at) * (1 if own.bias else 2), dtype)          # an even seed has no bias
-            what = (f"{np.dtype(dtype)} x {g[:4]} w {(g.m, g.c, g.kh, g.kw)} stride {(g.sh, g.sw)} padding "
-                    f"{((g.top, g.bottom), (g.left, g.right))}{' with a bias' * (problem.b is not None)}")
-            yield Case(g._replace(algorithm=own.name), what, np.dtype(dtype),
-                       {each: problem.inputs(each) for each in own.launchers}, problem.exact,
-                       {each: problem.bound(each) for each in own.launchers})
-
-
-def _others(own: OwnConv, shapes: int, seed: int, most: float) -> Iterator[Case]:
-    rng, rows = np.random.default_rng(seed), KINDS[own.kind]
+def _cases(own: OwnConv, shapes: int, seed: int, most: float) -> Iterator[Case]:
+    rng, rows, sums = np.random.default_rng(seed), KINDS[own.kind], own.kind in ("conv2d", "linear")
     for at, (g, sizes, what) in enumerate(_sizes(own.kind, shapes, rng, most)):
         for dtype in (np.float32, np.float64)[:2 if own.real and at % 4 == 0 else 1]:
             values: dict[str, Any] = {name: _values(own.kind, rng.standard_normal(shape), at).astype(dtype)
                                       for name, shape in sizes.items()}
-            if not own.bias or at % 2:
+            if not own.bias or at % 2 == 0:
                 values["b"] = None
             rest, exact, bound, inputs = _given(g), {}, {}, {}
             for direction, row in rows.items():
@@ -124,20 +127,22 @@ def _others(own: OwnConv, shapes: int, seed: int, most: float) -> Iterator[Case]
                 # x itself decides where a maximum is read
                 squares = row.auto(cpu, *(None if a is None else a.astype(float) ** (
                     1 if name in "xy" and own.kind == "max_pool2d" else 2) for name, a in zip(names, arrays)), *rest)
-                length = {"y": "x", "dx": "w", "dw": "gy"}[direction] if own.kind == "linear" else ""
-                bound[direction] = product_bound("fp32", values[length].shape[direction == "y"] + 1 if length else 16,
-                                                 np.abs(squares), exact[direction], dtype)
+                factor = values["gy" if direction == "dw" else "w"] if sums else None
+                length = 16 if factor is None else factor.size // factor.shape[direction != "y"] + 1
+                bound[direction] = product_bound("fp32", length, np.abs(squares), exact[direction], dtype)
                 bound[direction] = bound[direction] + np.finfo(dtype).tiny       # below it floats have fewer digits
                 if direction == "y":
                     values["y"] = exact["y"].astype(dtype)
                     values["gy"] = rng.standard_normal(exact["y"].shape).astype(dtype)
-            yield Case(g, f"{np.dtype(dtype)} {what}", np.dtype(dtype), inputs, exact, bound)
+            yield Case(g._replace(algorithm=own.name) if isinstance(g, ConvGeometry) else g,
+                       f"{np.dtype(dtype)} {what}{' with a bias' * (values.get('b') is not None)}", np.dtype(dtype),
+                       inputs, exact, bound)
 
 
 def _values(kind: str, normal: np.ndarray, at: int) -> np.ndarray:
     """What case number `at` has in place of standard normal numbers. Of poolings and activations each third case has
     large ones, beyond where exp overflows, and each third many zeros and equal numbers, as after a ReLU."""
-    if kind == "linear":
+    if kind in ("conv2d", "linear"):
         return normal
     return (100 * normal, normal, np.maximum(np.rint(normal), 0))[at % 3]
 
@@ -147,9 +152,16 @@ def _sizes(kind: str, shapes: int, rng: np.random.Generator, most: float) -> Ite
     def below(limit: int) -> int:
         return int((limit + 1) ** rng.random())
 
-    if kind == "linear":
+    if kind == "conv2d":
+        geometries = [conv_geometry(x, w, None, stride, padding, "gemm") for x, w, stride, padding in ALWAYS]
+        geometries += random_shapes(rng, shapes, multiplications=most)
+        for g in sorted(geometries, key=lambda g: g.n * g.m * g.c * g.oh * g.ow * g.kh * g.kw):    # small ones first
+            sizes = {"x": (g.n, g.c, g.h, g.w), "w": (g.m, g.c, g.kh, g.kw), "b": (g.m,)}
+            yield g, sizes, (f"x {sizes['x']} w {sizes['w']} stride {(g.sh, g.sw)} padding "
+                             f"{((g.top, g.bottom), (g.left, g.right))}")
+    elif kind == "linear":
         drawn = [((below(130), below(130)), below(130)) for _ in range(shapes)]
-        for (n, inputs), outputs in LAYERS + [each for each in drawn if each[0][0] * each[0][1] * each[1] <= most]:
+        for (n, inputs), outputs in LINEAR + [each for each in drawn if each[0][0] * each[0][1] * each[1] <= most]:
             sizes = {"x": (n, inputs), "w": (outputs, inputs), "b": (outputs,)}
             yield None, sizes, f"x {sizes['x']} w {sizes['w']}"
     elif kind.endswith("pool2d"):
@@ -158,11 +170,74 @@ def _sizes(kind: str, shapes: int, rng: np.random.Generator, most: float) -> Ite
             ((below(4), below(5), kh + below(14), kw + below(14)), (kh, kw), (below(3), below(3)),
              (below(kh) - 1, below(kw) - 1)) for kh, kw in windows]
         for x, size, stride, padding in poolings:
-            g = pool_geometry("check", x, size, stride, padding)
-            yield g, {"x": x}, f"x {x} window {(g.kh, g.kw)} stride {(g.sh, g.sw)} padding {padding}"
+            pool = pool_geometry("check", x, size, stride, padding)
+            yield pool, {"x": x}, f"x {x} window {(pool.kh, pool.kw)} stride {(pool.sh, pool.sw)} padding {padding}"
     else:
-        for shape in SHAPES + [(below(20), below(300)) for _ in range(shapes)]:
+        for shape in ELEMENTWISE + [(below(20), below(300)) for _ in range(shapes)]:
             yield None, {"x": shape}, f"x {shape}"
+
+
+def random_shape(rng: np.random.Generator, windows: Sequence[tuple[int, ...]] = WINDOWS,
+                 multiplications: float = MULTIPLICATIONS) -> ConvGeometry | None:
+    """Odd sizes, few and many channels and filters, asymmetric padding; None if it is too large or nothing fits."""
+    def log_uniform(least: int, most: int) -> int:
+        return int(least * ((most + 1) / least) ** rng.random())
+
+    n = int(rng.choice([1, 2, 127, 129, log_uniform(3, 70)]))
+    padding: object
+    if rng.random() < 0.12:
+        (c, h, w), m, (kh, kw), padding = LAYERS[rng.integers(len(LAYERS))]
+        n, m = log_uniform(1, 130), log_uniform(1, m)
+        sh = sw = 1
+    else:
+        kh, kw, sh, sw = windows[int(rng.integers(len(windows)))]
+        c, m, h, w = log_uniform(1, 70), log_uniform(1, 130), log_uniform(1, 48), log_uniform(1, 48)
+        top, left = int(rng.integers(0, kh)), int(rng.integers(0, kw))
+        padding = [0, ((top, int(rng.integers(0, kh))), (left, int(rng.integers(0, kw)))), (top, left)][rng.integers(3)]
+    try:
+        g = conv_geometry((n, c, h, w), (m, c, kh, kw), None, (sh, sw), padding, "gemm")
+    except ValueError:                     # the window is larger than the padded image
+        return None
+    largest = max(n * c * h * w, m * c * kh * kw, n * m * g.oh * g.ow)
+    return g if n * m * c * g.oh * g.ow * kh * kw <= multiplications and largest <= ELEMENTS else None
+
+
+def random_shapes(seed: int | np.random.Generator, count: int, windows: Sequence[tuple[int, ...]] = WINDOWS,
+                  multiplications: float = MULTIPLICATIONS) -> Iterator[ConvGeometry]:
+    """`count` shapes that fit."""
+    rng = np.random.default_rng(seed)
+    drawn = (random_shape(rng, windows, multiplications) for _ in itertools.count())
+    return itertools.islice((g for g in drawn if g is not None), count)
+
+
+# ---------------------------------------------------------------- how nearly
+def product_bound(precision: str, length: int, squares: np.ndarray, exact: np.ndarray,
+                  dtype: type = np.float32) -> np.ndarray:
+    """How far a sum of K = `length` products of operands of random signs may be from the exact one.
+
+    Q is the root of the sum of the products' squares. A sum of k of the products is about Q sqrt(k/K) + |exact| k/K.
+    Rounding it errs by at most eps/2 of that, with random sign. So all K roundings, in whatever order, err by about
+    eps/4 sqrt(K) (Q + |exact|). An error of eight times that is not chance. This bound
+    still shows a single product that is missing or doubled, about Q/sqrt(K), for any K below a million. An element
+    without products must be exact.
+
+    Rounding operands to u changes a product by at most 2 u of it, with random sign, and the sum by about u Q. Again the
+    bound is eight times that. Tensor cores round toward zero after every 8 products, in 3xtf32 three times. Such errors
+    have one sign, and each is at most eps (Q + |exact|).
+    """
+    eps, spread = float(np.finfo(dtype).eps), np.sqrt(squares)
+    steps = 0.0 if precision == "fp32" else 3 / 8 * length
+    return 8 * ROUNDING[precision] * spread + eps * (2 * length ** 0.5 + steps) * (spread + np.abs(exact))
+
+
+def used(got: np.ndarray, exact: np.ndarray, most: np.ndarray) -> float:
+    """The largest error as a share of its tolerance; infinite for a NaN, and for an error if the tolerance is 0."""
+    if not exact.size:
+        return 0.0
+    error = np.abs(got - exact)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        share = np.where(error == 0, 0.0, error / most)
+    return float(np.nan_to_num(share, nan=np.inf).max())
 
 
 # ---------------------------------------------------------------- comparing

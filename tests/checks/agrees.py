@@ -26,7 +26,7 @@ from minidl.compiler.program import Program
 from minidl.compiler.replay import ByCalls
 from minidl.core import device
 from minidl.core.tensor import Tensor, wrap
-from minidl.lab.check_conv import product_bound
+from minidl.lab.check import product_bound
 from minidl.lab.emulator import Memory
 from minidl.ops import cpu
 from minidl.ops.common.fused import FUSED

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from minidl.core import device
-from minidl.lab.check_conv import ROUNDING, used
+from minidl.lab.check import ROUNDING, used
 from minidl.ops import cpu
 from minidl.ops.common.geometry.nhwc import bf16, widened
 
@@ -93,7 +93,7 @@ def bounds(u: float, arrays: dict[str, np.ndarray], mask: np.ndarray | None, cau
     """How far o, gq, gk and gv may be from the exact ones.
 
     Rounding operands to u changes a sum of products by about u times the root of the sum of their squares, Q of a score
-    (as check_conv.product_bound has it); and a score's error changes its weight by that share. Weights and what they
+    (as check.product_bound has it); and a score's error changes its weight by that share. Weights and what they
     are made of are rounded for the next product. Errors of different keys have random signs. Those of a query's sum and
     dot have one sign for all its keys. Eight times that is no chance.
     """
@@ -148,7 +148,7 @@ def _is_right(kind: str, case: Case, precision: str, stored: Any) -> None:
     exact_mask = None if mask is None else mask.astype(float)
     o, sums = cpu.attention(wide["q"], wide["k"], wide["v"], exact_mask, causal, scale)
     exact = [o, *cpu.attention_grad(wide["go"], wide["q"], wide["k"], wide["v"], exact_mask, o, sums, causal, scale)]
-    # Sums of n numbers in float32 are off by 2 root(n) roundings, as check_conv.product_bound has it; u is an eighth
+    # Sums of n numbers in float32 are off by 2 root(n) roundings, as check.product_bound has it; u is an eighth
     longest = max(case.queries, case.keys)
     u = (max(ROUNDING[precision], 4 * EPS, EPS * longest ** 0.5 / 4) if stored != np.float64 else
          4 * float(np.finfo(float).eps))

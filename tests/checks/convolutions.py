@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from checks.problems import DIRECTIONS, Problem, drawn
 from minidl.core import device
-from minidl.lab.check_conv import DIRECTIONS, Problem, drawn, product_bound, used
+from minidl.lab.check import product_bound, used
 from minidl.ops import ACTIVATIONS, cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry, pool_geometry
 from minidl.ops.common.geometry.nhwc import bf16, widened

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidl.lab.check_conv import DIRECTIONS, product_bound, used
+from checks.problems import DIRECTIONS
+from minidl.lab.check import product_bound, used
 from minidl.ops import cpu
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.common.geometry.nhwc import AXES, BACK, bf16, widened

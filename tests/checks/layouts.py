@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from checks.agrees import compare
-from minidl.lab.check_conv import FEW_MULTIPLICATIONS, Problem, drawn, random_shapes
+from checks.problems import Problem, drawn
+from minidl.lab.check import FEW_MULTIPLICATIONS, random_shapes
 from minidl.lab.layouts import turned
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry
 

@@ -21,7 +21,7 @@ from checks.fused import normal
 from minidl import ops
 from minidl.core.tensor import wrap
 from minidl.data import Augment
-from minidl.lab.check_conv import product_bound
+from minidl.lab.check import product_bound
 from minidl.ops.common.curves import OF_X
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.common.geometry.sets import NormGeometry

@@ -20,18 +20,10 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from checks.problems import DIRECTIONS, Problem, drawn, solved
 
 from minidl.core import device
-from minidl.lab.check_conv import (
-    DIRECTIONS,
-    LAYERS,
-    ROUNDING,
-    Problem,
-    drawn,
-    product_bound,
-    random_shapes,
-    solved,
-)
+from minidl.lab.check import LAYERS, ROUNDING, product_bound, random_shapes
 from minidl.ops import ACTIVATIONS, cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry, pool_geometry
 

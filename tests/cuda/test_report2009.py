@@ -14,10 +14,11 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers 
 
 from checks.compiler import needs_compiler  # noqa: E402
 from checks.convolutions import krizhevsky_variants, loads_left_out, variants_of_krizhevskys  # noqa: E402
+from checks.problems import drawn  # noqa: E402
 from checks.sources import Constants, compiled  # noqa: E402
 from tiers import tiered  # noqa: E402
 
-from minidl.lab.check_conv import drawn, random_shapes  # noqa: E402
+from minidl.lab.check import random_shapes  # noqa: E402
 from minidl.lab.emulator.counts import Counts  # noqa: E402
 from minidl.ops.common.geometry import conv_geometry  # noqa: E402
 from minidl.ops.cuda import launch  # noqa: E402

@@ -204,8 +204,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/lab/own", ("minidl/compiler/passes", "minidl/lab/source", *BASE)),
     ("minidl/lab/profile", ("cupy", "minidl/compiler", *BASE)),
     ("minidl/lab/gpus", ("cupy", f"{CORE}/host", f"{COMMON}/sources", "minidl/lab/emulator")),
-    ("minidl/lab/check_conv", ("cupy", *BASE)),
-    ("minidl/lab/check", ("cupy", "minidl/lab/check_conv", "minidl/lab/emulator", *BASE)),
+    ("minidl/lab/check", ("cupy", "minidl/lab/emulator", *BASE)),
     # minidl's own kernels are launched by their launchers
     ("minidl/lab/emulator/own", ("cupy", "minidl/lab/emulator", *BASE)),
     ("minidl/lab/emulator", ("numpy", "minidl/lab/emulator", "minidl/lab/source", f"{COMMON}/sources",

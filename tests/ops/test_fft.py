@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checks.problems import DIRECTIONS, Problem, drawn
 from tiers import tiered
 
 import minidl
 from minidl import Tensor, ops
 from minidl.core import device
 from minidl.core.host import install
-from minidl.lab.check_conv import ALWAYS, DIRECTIONS, Problem, drawn, random_shapes, used
+from minidl.lab.check import ALWAYS, random_shapes, used
 from minidl.ops.common.conv import fft
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry
 from minidl.ops.cpu import conv, parallel

@@ -15,7 +15,7 @@ left out; in the gradients gy has zeros there. One text serves NumPy and CuPy: `
 ways.
 
 Rounding: errors are spread over a tile. An output is a few eps of S away from the exact one, even if that is small or
-zero; S is the root of the sum, over channels, of |tile|^2 |filter|^2 (check_conv.spread_bound is what tests allow). NaN
+zero; S is the root of the sum, over channels, of |tile|^2 |filter|^2 (spread_bound is what tests allow). NaN
 and infinity are spread, too: in an image they make every output of their tiles NaN, in all maps; in a filter, its whole
 map.
 """
