@@ -54,7 +54,7 @@ from minidl.compiler.replay import ByCalls, arrays_of
 from minidl.core import device
 from minidl.core.tensor import wrap
 from minidl.data import Augment
-from minidl.lab.emulator import Memory
+from minidl.lab.emulator import Memory, own, translated
 from minidl.ops import cuda
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
@@ -672,8 +672,15 @@ def test_what_is_mutated_stands_in_a_source() -> None:
 @pytest.mark.parametrize("what", tiered(MUTATIONS, slow=8))
 def test_a_mutation_is_caught(what: str, compiler: Emulator) -> None:
     old, new, check, message = MUTATIONS[what]
-    with compiler.running(old, new), pytest.raises(AssertionError, match=message):
+    changed = []
+
+    def mutated(text: str, name: str) -> str:
+        changed.extend([name] * (old in text))
+        return translated(text.replace(old, new), name)
+    with (mock.patch.object(own, "translated", mutated), compiler.running(),
+          pytest.raises(AssertionError, match=message)):
         check()
+    assert changed, f"no source that was compiled holds {old!r}: correct the mutation"
 
 
 # ---------------------------------------------------------------- how work is shared
