@@ -453,10 +453,6 @@ def _where(graph: _Graph, ndim: int, condition: str, x: str, y: str) -> str:
     return graph.node("Or", graph.node("And", condition, x), graph.node("And", graph.node("Not", condition), y))
 
 
-def _clip(graph: _Graph, ndim: int, x: str, *, low: float | None = None, high: float | None = None) -> str:
-    return graph.node("Clip", x, *("" if bound is None else graph.constant(bound) for bound in (low, high)))
-
-
 def _expand(graph: _Graph, ndim: int, x: str, *, shape: tuple[int, ...]) -> str:
     taken = (1,) * (len(graph.sizes) - ndim) + graph.shapes[0]
     sizes = [1 if n == m else n for n, m in zip(graph.sizes, taken, strict=True)]      # 1 leaves a size as it is
@@ -553,10 +549,6 @@ def _loss_of_pairs(graph: _Graph, ndim: int, x: str, target: str, *, reduction: 
                                                        keepdims=0)
 
 
-def _concatenate(graph: _Graph, ndim: int, *xs: str, axis: int) -> str:
-    return graph.node("Concat", *xs, axis=axis)
-
-
 ROWS: dict[str, Callable[..., str]] = {
     **{name: _plain(kind) for name, kind in {
         "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "neg": "Neg", "exp": "Exp", "log": "Log",
@@ -569,15 +561,17 @@ ROWS: dict[str, Callable[..., str]] = {
     "min": _reduce("ReduceMin"),
     "norm": lambda graph, *given, p=2, **options: _reduce("ReduceL2")(graph, *given, **options), "var": _var,
     "std": lambda graph, *given, **options: graph.node("Sqrt", _var(graph, *given, **options)),
-    "argmax": _place("ArgMax"), "argmin": _place("ArgMin"), "clip": _clip, "expand": _expand, "pad": _pad,
-    "where": _where,
+    "argmax": _place("ArgMax"), "argmin": _place("ArgMin"), "expand": _expand, "pad": _pad, "where": _where,
+    "clip": lambda graph, ndim, x, *, low=None, high=None: graph.node("Clip", x, *(
+        "" if bound is None else graph.constant(bound) for bound in (low, high))),
     "rsqrt": lambda graph, ndim, x: graph.node("Reciprocal", graph.node("Sqrt", x)),
     "cumsum": lambda graph, ndim, x, *, axis: graph.node("CumSum", x, graph.constant(axis, np.int64)),
     "adaptive_avg_pool2d": _adaptive_avg_pool2d, "interpolate": _interpolate, "softmax": _along("Softmax"),
     "log_softmax": _along("LogSoftmax"),
     "conv2d": _conv2d, "linear": _linear, "avg_pool2d": _pool("AveragePool", count_include_pad=1),
     "max_pool2d": _pool("MaxPool"), "reshape": _reshape, "transpose": _transpose, "getitem": _getitem,
-    "concatenate": _concatenate, "batch_norm": _batch_norm, "layer_norm": _layer_norm, "group_norm": _group_norm,
+    "concatenate": lambda graph, ndim, *xs, axis: graph.node("Concat", *xs, axis=axis),
+    "batch_norm": _batch_norm, "layer_norm": _layer_norm, "group_norm": _group_norm,
     "conv_transpose2d": _conv_transpose2d, "prod": _reduce("ReduceProd"),
     "leaky_relu": lambda graph, ndim, x, *, negative_slope=SLOPE: graph.node("LeakyRelu", x, alpha=negative_slope),
     "elu": lambda graph, ndim, x, *, alpha=1.0: graph.node("Elu", x, alpha=alpha), "softplus": _plain("Softplus"),

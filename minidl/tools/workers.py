@@ -95,7 +95,8 @@ def in_threads(todo: Sequence[Net], job: Job, threads: int, done: Done, look: Lo
     threads. If this is interrupted, the nets stop as by a signal, with a checkpoint."""
     team, left = _Team(todo, job), len(todo)
     lines = {net.name: _written(job, net) for net in todo}
-    with _each_to_its_log(), _often_in_turn(), _sigterm_interrupts(), job.within():
+    with redirect_stdout(_Printed(sys.stdout)), redirect_stderr(_Printed(sys.stderr)), _often_in_turn(), \
+            _sigterm_interrupts(), job.within():
         try:
             team.begin(min(1, left))
             while left:
@@ -204,12 +205,6 @@ class _Printed:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(_log.get() or self._before, name)
-
-
-@contextmanager
-def _each_to_its_log() -> Iterator[None]:
-    with redirect_stdout(_Printed(sys.stdout)), redirect_stderr(_Printed(sys.stderr)):
-        yield
 
 
 @contextmanager

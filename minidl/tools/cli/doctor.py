@@ -187,10 +187,10 @@ def gpu() -> Iterator[Finding]:
         return
     import cupy
 
-    properties = cupy.cuda.runtime.getDeviceProperties(0)
+    properties, driver = cupy.cuda.runtime.getDeviceProperties(0), cupy.cuda.runtime.driverGetVersion()
     yield Finding("ok", f"CuPy {cupy.__version__}, {properties['name'].decode()}, compute capability "
                         f"{properties['major']}.{properties['minor']}, {properties['totalGlobalMem'] / 2**30:.0f} GiB, "
-                        f"driver for CUDA {_cuda(cupy.cuda.runtime.driverGetVersion())}")
+                        f"driver for CUDA {driver // 1000}.{driver % 1000 // 10}")
     yield Finding("ok", described(properties))
     if (properties["major"], properties["minor"]) < (7, 5):
         yield Finding("lacks", "the kernels are compiled for compute capability 7.5 and newer", "use another GPU")
@@ -390,10 +390,6 @@ def _memory() -> str:
 def _numbers(version: str) -> tuple[int, ...]:
     """"2.3.0rc1" as (2, 3, 0)."""
     return tuple(int(part) for part in re.findall(r"\d+", re.split(r"[a-z+]", version)[0]))
-
-
-def _cuda(number: int) -> str:
-    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _nvidia_smi() -> list[str]:
