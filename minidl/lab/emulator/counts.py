@@ -11,13 +11,12 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ...ops.common.sources import Constant
 from . import HERE
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
+S = TypeVar("S", bound="Sums")
 
 SECTOR = 32                                # bytes: what global memory moves at least
 LANES = 32
@@ -29,7 +28,7 @@ NAMES = {"barriers": "barriers", "divergent": "divergent", "flop": "FLOP"}
 class Sums:
     """Numbers that are added up field by field."""
 
-    def __add__(self, other: Self) -> Self:
+    def __add__(self: S, other: S) -> S:
         return type(self)(*(getattr(self, each.name) + getattr(other, each.name)
                             for each in fields(self)))     # type: ignore[arg-type]  # of a dataclass
 

@@ -598,12 +598,12 @@ def _mistaken(answers: Answers) -> str:
     """The classes that are most often mistaken, which a large matrix does not tell."""
     wrong = answers.counts * (1 - np.eye(len(answers.counts), dtype=int))
     most = np.argsort(-wrong, axis=None, kind="stable")[:MAX_PAIRS]
-    name = [escape(figures.short(name, 40)) for name in answers.classes]
-    rows = [f'<tr><td>{name[label]}</td><td>{name[prediction]}</td><td>{wrong[label, prediction]}</td>'
-            f'<td>{100 * wrong[label, prediction] / answers.counts[label].sum():.1f} %</td></tr>'
-            for label, prediction in zip(*np.unravel_index(most, wrong.shape)) if wrong[label, prediction]]
-    return (f'<table><tr><th>class</th><th>predicted</th><th>{answers.items}</th>'
-            f'<th>of the class</th></tr>{"".join(rows)}</table>') if rows else "<p>There is no mistake.</p>"
+    name = [figures.short(name, 40) for name in answers.classes]
+    lines = [[name[label], name[prediction], f"{wrong[label, prediction]:,}",
+              _share(wrong[label, prediction], answers.counts[label].sum())]
+             for label, prediction in zip(*np.unravel_index(most, wrong.shape)) if wrong[label, prediction]]
+    head = ["class", "predicted", answers.items, "of the class (%)"]
+    return number_table(head, lines) if lines else "<p>There is no mistake.</p>"
 
 
 def _mistakes(answers: Answers) -> str:
