@@ -5,10 +5,8 @@ gets the ranks from `start()`, gives each its part, and calls `average` between 
 docs/distributed.md says how.
 """
 
-from .failure import OtherRank
-from .first import by_first
 from .gradients import average
 from .launch import Launch, Launched, launched
-from .world import One, World, current, start
+from .world import One, OtherRank, World, by_first, current, start
 
 __all__ = ["Launch", "Launched", "One", "OtherRank", "World", "average", "by_first", "current", "launched", "start"]

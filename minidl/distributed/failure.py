@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .launch import Launched
+from .world import OtherRank
 
 if TYPE_CHECKING:
     from .mpi import Mpi
@@ -29,10 +30,6 @@ def complain(text: str) -> None:
     script = Path(sys.argv[0]).name
     with suppress(OSError):
         print(f"{script if script[:1] not in ('', '-') else 'minidl'}: error: {text}", file=sys.__stderr__, flush=True)
-
-
-class OtherRank(RuntimeError):
-    """Another rank could not do what this one needs; that one says why."""
 
 
 @contextmanager

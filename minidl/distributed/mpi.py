@@ -17,6 +17,7 @@ from . import witness
 from .failure import STAGGER, Ends
 from .launch import Launched
 from .nccl import Nccl, choose
+from .world import World
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -44,7 +45,7 @@ def together(found: Launched) -> MPI.Comm:
     return comm
 
 
-class Mpi:
+class Mpi(World):
     """The world of ranks that MPI joins; between GPUs NCCL moves the arrays."""
 
     def __init__(self, comm: MPI.Comm):
@@ -160,6 +161,3 @@ class Mpi:
             self.apart = self.gpus.close()
         self.connection.sendall(witness.GOODBYE)
         MPI.Finalize()
-
-    def __repr__(self) -> str:
-        return f"rank {self.rank} of {self.size}"

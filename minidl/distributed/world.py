@@ -1,9 +1,9 @@
-"""The ranks of a run, seen from one of them: one protocol, whatever moves the numbers between them."""
+"""The ranks of a run, seen from one of them: one class, whatever moves the numbers between them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ..core.device import Array
 from .launch import launched
@@ -11,14 +11,19 @@ from .launch import launched
 T = TypeVar("T")
 
 
-class World(Protocol):
-    """All processes of a run. What is called here is called by every rank, in one order.
+class OtherRank(RuntimeError):
+    """Another rank could not do what this one needs; that one says why."""
+
+
+class World:
+    """All processes of a run. What is called here is called by every rank, in one order. This is the world of a process
+    that is alone; several are joined by its subclass `Mpi`.
 
     rank: the number of this process, from 0. size: how many there are.
     """
 
-    rank: int
-    size: int
+    rank: int = 0
+    size: int = 1
 
     def sum(self, flat: Array) -> None:
         """A flat array (n,), in place, becomes its sum over the ranks: the same bits on each rank, and in each run on
@@ -36,9 +41,11 @@ class World(Protocol):
 
     def tell(self, value: T) -> T:
         """Rank 0's value, an object that can be pickled."""
+        return value
 
     def gather(self, value: T) -> list[T]:
         """Each rank's value, by rank."""
+        return [value]
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -53,47 +60,16 @@ class World(Protocol):
         tell: prints an error, on one rank alone, with the rank's name before it if not all ranks have that error. Ranks
         that cannot come here because they wait for this one elsewhere are ended.
         """
-
-
-class One:
-    """The world of a process that is alone."""
-
-    rank, size = 0, 1
-
-    def sum(self, flat: Array) -> None:
-        """It is its sum already."""
-
-    def mean(self, flat: Array, share: float | None = None) -> None:
-        """It is its mean already, since there is no other share."""
-
-    def broadcast(self, flat: Array) -> None:
-        """It is rank 0's already."""
-
-    def tell(self, value: T) -> T:
-        """The value."""
-        return value
-
-    def gather(self, value: T) -> list[T]:
-        """The value alone."""
-        return [value]
-
-    def barrier(self) -> None:
-        """There is no other rank to wait for."""
-
-    def prepare(self, device: str) -> None:
-        """Nothing is needed."""
-
-    def end(self, error: str = "", status: int = 2, tell: Callable[[str], Any] = print) -> int:
-        """Tell, and give the status back."""
         if error:
             tell(error)
         return status if error else 0
 
     def __repr__(self) -> str:
-        return "rank 0 of 1"
+        return f"rank {self.rank} of {self.size}"
 
 
-_current: World = One()
+One = World                                # of a process that is alone
+_current = World()
 
 
 def current() -> World:
@@ -128,3 +104,35 @@ def start() -> World:
             world.watch()
             _current = world
     return _current
+
+
+def by_first(work: Callable[[], T], world: World | None = None, help_: Callable[[], object] | None = None) -> T:
+    """work(), which rank 0 does; all ranks are given its result, an object that can be pickled.
+
+    help_: what the others do, with rank 0, whenever `ask(world)` is called within work.
+
+    Raises what work raises, on rank 0, and OtherRank on the others.
+
+    >>> by_first(lambda: 6 * 7)
+    42
+    """
+    world = current() if world is None else world
+    if world.rank == 0:
+        try:
+            result = work()
+        except BaseException:
+            world.tell(("failed", None))
+            raise
+        return world.tell(("done", result))[1]
+    while True:
+        what, told = world.tell(("", None))
+        if what == "done":
+            return told  # type: ignore[return-value]  # rank 0's result
+        if what == "failed" or help_ is None:
+            raise OtherRank("distributed: rank 0 has failed, and says why")
+        help_()
+
+
+def ask(world: World) -> None:
+    """Within the work of `by_first`: the other ranks are to help."""
+    world.tell(("help", None))

@@ -11,7 +11,7 @@ import numpy as np
 from .. import data, nn, optim
 from ..core.tensor import Tensor, mark_changed
 from ..distributed import World, by_first, current, start
-from ..distributed.first import ask
+from ..distributed.world import ask
 
 if TYPE_CHECKING:
     from .callbacks import Callbacks
