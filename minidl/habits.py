@@ -20,17 +20,16 @@ from .core.tensor import Tensor
 from .ops.create import tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
-_ON_NO_TAPE = (
-    "tan asin acos atan sinh cosh trunc frac fmod isnan isinf isfinite median mode quantile bincount histc nonzero "
-    "cumprod kthvalue roll diagonal det inverse"
-)
+_ON_NO_TAPE = ("tan asin acos atan sinh cosh trunc frac fmod isnan isinf isfinite median mode quantile bincount histc "
+               "nonzero cumprod kthvalue roll diagonal det inverse")
+_DTYPES = {name: name for name in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")}
+_DTYPES |= {"long": "int64", "float": "float32", "double": "float64", "int": "int32"}
 _NUMPY = "compute with t.numpy(), or write an op of your own: docs/own-op.md"
 
 ADVICE: dict[str, dict[str, str]] = {
     "Tensor": {
         **dict.fromkeys(_ON_NO_TAPE.split(), _NUMPY),
-        "log2": "t.log() / math.log(2)",
-        "log10": "t.log() / math.log(10)",
+        **{f"log{base}": f"t.log() / math.log({base})" for base in (2, 10)},
         "exp2": "2 ** t",
         "logical_and": "a & b, of masks: (a != 0) & (b != 0)",
         "logical_or": "a | b, of masks: (a != 0) | (b != 0)",
@@ -43,21 +42,17 @@ ADVICE: dict[str, dict[str, str]] = {
         "allclose": "numpy.allclose(x, y)",
         "equal": "bool((x == y).all())",
         "take": "t.flatten()[index]",
-        "scatter_": "t[index] = value, under minidl.no_grad()",
-        "scatter": "t[index] = value, under minidl.no_grad()",
-        "scatter_add_": "t[index] += value for indices that are named once, under minidl.no_grad()",
-        "index_add_": "t[index] += value for indices that are named once, under minidl.no_grad()",
+        **dict.fromkeys(("scatter_", "scatter", "index_fill_"), "t[index] = value, under minidl.no_grad()"),
+        **dict.fromkeys(("scatter_add_", "index_add_"),
+                        "t[index] += value for indices that are named once, under minidl.no_grad()"),
         "masked_fill_": "t[mask] = value, under minidl.no_grad()",
-        "index_fill_": "t[index] = value, under no_grad()",
-        "index_copy_": "t[index] = values, under minidl.no_grad()",
-        "put_": "t[index] = values, under no_grad()",
+        **dict.fromkeys(("index_copy_", "put_"), "t[index] = values, under minidl.no_grad()"),
         "cat": "ops.concatenate([x, y], axis)",
         "stack": "ops.stack([x, y], axis)",
         "unfold": "ops.conv2d and the poolings slide windows",
         "repeat_interleave": "t[numpy.arange(n).repeat(times)]",
         "grad_fn": "t.node, the Node that made it, or None",
-        "register_hook": "read t.grad after backward(); the gradient "
-        "between is what an op of your own sees: docs/own-op.md",
+        "register_hook": "read t.grad after backward(); an op of your own sees the gradient between: docs/own-op.md",
         "detach_": "t = t.detach()",
         "data_ptr": "t.numpy().ctypes.data on the CPU",
         "is_contiguous": "t.numpy().flags.c_contiguous",
@@ -69,35 +64,20 @@ ADVICE: dict[str, dict[str, str]] = {
         "pin_memory": "leave it out: a loader with device='cuda' copies batches ahead",
         "share_memory_": "leave it out: threads share memory",
         "names": "shapes have no names here",
-        "new_zeros": "minidl.zeros(shape, dtype=t.dtype, device=t.device)",
-        "new_ones": "minidl.ones(shape, dtype=t.dtype, device=t.device)",
+        **{f"new_{name}": f"minidl.{name}(shape, dtype=t.dtype, device=t.device)" for name in ("zeros", "ones")},
         "new_full": "minidl.full(shape, value, dtype=t.dtype)",
         "new_tensor": "minidl.Tensor(data, dtype=t.dtype)",
         "uniform_": "minidl.init.uniform_(t, low, high)",
         "normal_": "minidl.init.normal_(t, mean, std)",
         "random_": "minidl.randint(low, high, shape)",
-        "exp_": "t[...] = t.exp(), under minidl.no_grad()",
-        "sqrt_": "t[...] = t.sqrt(), under minidl.no_grad()",
-        "relu_": "t[...] = t.relu(), under minidl.no_grad()",
+        **{f"{name}_": f"t[...] = t.{name}(), under minidl.no_grad()" for name in ("exp", "sqrt", "relu")},
         "layout": "arrays are dense here",
-        "conj": "numbers are real here",
-        "imag": "numbers are real here",
+        **dict.fromkeys(("conj", "imag"), "numbers are real here"),
     },
     "minidl": {
-        **{
-            name: f"numpy.{name}, or {name!r}"
-            for name in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")
-        },
-        "long": "numpy.int64, or 'int64'",
-        "float": "numpy.float32, or 'float32'",
-        "double": "numpy.float64, or 'float64'",
-        "int": "numpy.int32, or 'int32'",
-        "bool": "numpy.bool, or 'bool'",
-        "half": "minidl.set_precision('bf16')",
-        "bfloat16": "minidl.set_precision('bf16')",
-        "nan": "math.nan",
-        "inf": "math.inf",
-        "pi": "math.pi",
+        **{name: f"numpy.{dtype}, or {dtype!r}" for name, dtype in _DTYPES.items()},
+        **dict.fromkeys(("half", "bfloat16", "amp"), "minidl.set_precision('bf16')"),
+        **{name: f"math.{name}" for name in ("nan", "inf", "pi")},
         "as_tensor": "minidl.Tensor(data), which shares an array's memory",
         "empty": "minidl.zeros(shape)",
         "empty_like": "minidl.zeros_like(t)",
@@ -112,21 +92,19 @@ ADVICE: dict[str, dict[str, str]] = {
         "is_tensor": "isinstance(t, minidl.Tensor)",
         "numel": "t.numel()",
         "jit": "minidl.compile",
-        "Generator": "minidl.manual_seed(seed)",
-        "seed": "minidl.manual_seed(seed)",
+        **dict.fromkeys(("Generator", "seed"), "minidl.manual_seed(seed)"),
         "cuda": "device='cuda', or 'auto' for the best there is",
         "backends": "minidl.set_precision('fp32' | 'tf32' | '3xtf32' | 'bf16')",
         "utils": "minidl.data",
         "set_default_dtype": "net.to(dtype=...), Tensor(data, dtype=...)",
         "set_default_device": "device= where Tensors are made, net.to(device)",
-        "amp": "minidl.set_precision('bf16')",
         "set_float32_matmul_precision": "minidl.set_precision('tf32')",
         "allclose": "numpy.allclose(x, y)",
         "meshgrid": "numpy.meshgrid, then minidl.Tensor",
         "bernoulli": "minidl.rand(shape) < p",
         "multinomial": "numpy.random.choice",
         "distributions": "minidl.randn and rand; a class by its logits: "
-        "(x - (-minidl.rand_like(x).log()).log()).argmax(1)",
+                         "(x - (-minidl.rand_like(x).log()).log()).argmax(1)",
         "Size": "a tuple",
         "set_num_threads": "the environment variable MINIDL_NUM_THREADS, before the import",
         "functional": "minidl.ops",
@@ -139,15 +117,13 @@ ADVICE: dict[str, dict[str, str]] = {
         "binary_cross_entropy": "-(y * p.clip(1e-38).log() + (1 - y) * (1 - p).clip(1e-38).log()).mean()",
         "unfold": "ops.conv2d slides windows",
         "normalize": "x / x.norm(dim=1, keepdim=True).clip(1e-12)",
-        "bmm": "ops.matmul(x, y)",
-        "mm": "ops.matmul(x, y)",
+        **dict.fromkeys(("bmm", "mm"), "ops.matmul(x, y)"),
         "cosine_similarity": "(x * y).sum(1) / (x.norm(dim=1).clip(1e-8) * y.norm(dim=1).clip(1e-8))",
         "logsigmoid": "ops.minimum(x, 0) - ((-x.abs()).exp() + 1).log()",
         "permute": "ops.transpose(x, axes)",
         "clamp": "ops.clip(x, low, high)",
         "chunk": "t.chunk(count, axis)",
-        "amax": "ops.max(x, axis)",
-        "amin": "ops.min(x, axis)",
+        **{f"a{name}": f"ops.{name}(x, axis)" for name in ("max", "min")},
     },
     "minidl.nn": {
         "ParameterList": "a list of Tensors",
@@ -185,8 +161,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "default_collate": "a loader stacks items by itself",
     },
     "Module": {
-        "half": "minidl.set_precision('bf16')",
-        "bfloat16": "minidl.set_precision('bf16')",
+        **dict.fromkeys(("half", "bfloat16"), "minidl.set_precision('bf16')"),
         "register_forward_hook": "call the layer in your own forward, and look at its result there",
         "register_full_backward_hook": "read .grad after backward()",
         "share_memory": "leave it out: threads share memory",
@@ -260,10 +235,9 @@ def missing(place: str, name: str) -> NoReturn:
     advice = ADVICE[place].get(name)
     if advice is None and place != "minidl.ops" and callable(vars(ops).get(name)):
         advice = f"minidl.ops.{name}"
-    if advice is None and place in ("minidl", "minidl.ops") and name[:1] != "_" and hasattr(Tensor, name):
-        advice = f"t.{name}(...)"
     if advice is None and place in ("minidl", "minidl.ops"):
-        advice = ADVICE["Tensor"].get(name)
+        own = name[:1] != "_" and hasattr(Tensor, name)
+        advice = f"t.{name}(...)" if own else ADVICE["Tensor"].get(name)
     if advice is None:
         what = f"module {place!r}" if place in _MODULES else f"{place!r} object"
         raise AttributeError(f"{what} has no attribute {name!r}")

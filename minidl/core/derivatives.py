@@ -103,17 +103,13 @@ def _like(given: Tensors, found: tuple[Any, ...]) -> Any:
 
 def _rows(y: Tensor, xs: Sequence[Tensor], create_graph: bool) -> tuple[Tensor, ...]:
     """For each input the gradients of all elements of y: (*y.shape, *x.shape)."""
-    flat = y.reshape(y.size)
-    rows = [_gradients(flat[i], xs, None, create_graph) for i in range(y.size)]
-    return tuple(_stacked([row[j] for row in rows], y, x) for j, x in enumerate(xs))
-
-
-def _stacked(rows: list[Tensor], y: Tensor, x: Tensor) -> Tensor:
     from ..ops import stack
 
-    if not rows:
-        return wrap(x._data[:0].reshape(y.shape + x.shape))
-    return stack(rows).reshape(*y.shape, *x.shape)
+    if not y.size:
+        return tuple(wrap(x._data[:0].reshape(y.shape + x.shape)) for x in xs)
+    flat = y.reshape(y.size)
+    columns = zip(*(_gradients(flat[i], xs, None, create_graph) for i in range(y.size)), strict=True)
+    return tuple(stack(column).reshape(*y.shape, *x.shape) for column, x in zip(columns, xs, strict=True))
 
 
 @recorded()

@@ -5,8 +5,7 @@ from .images import Augment, channel_statistics
 from .loader import DataLoader
 from .mixing import mixup
 from .sets.datasets import DATASETS, Data, Dataset, load, resolve
-from .sets.folder import from_folder, train_and_test
-from .sets.own import own_splits
+from .sets.folder import from_folder, own_splits, train_and_test
 from .sets.table import Table, from_csv
 from .sources import Subset, random_split
 

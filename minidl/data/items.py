@@ -9,6 +9,8 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from ..core.device import as_array, unmasked
+
 Kind = TypeVar("Kind", bound="Items")
 
 
@@ -23,6 +25,8 @@ class Items:
     """The part that Dataset and Table, two dataclasses, share."""
 
     items: ClassVar[str]                               # the field of the items: images, or rows
+    numbers: ClassVar[type[np.number]]                 # what its array holds,
+    axes: ClassVar[str]                                # and its axes
     name: str
     labels: np.ndarray
     classes: tuple[str, ...]
@@ -45,10 +49,25 @@ class Items:
             return values[index], int(self.labels[index])
         return replace(self, **{self.items: values[index], "labels": self.labels[index]})   # type: ignore[type-var]
 
-    def require_names(self) -> None:
+    def __post_init__(self) -> None:
+        who, both = f"{type(self).__name__}: {self.name}", (self.items, "labels")
+        unmasked(who, tuple(getattr(self, field) for field in both))
+        for field in both:                 # of a Series, [i] would be the item that its index calls i
+            object.__setattr__(self, field, as_array(getattr(self, field)))
+        values, labels = (getattr(self, field) for field in both)
+        if not np.issubdtype(values.dtype, self.numbers) or labels.dtype.kind not in "iu":
+            needs = {np.uint8: "uint8", np.floating: "floating numbers"}[self.numbers]
+            raise TypeError(f"{who} has {self.items} {values.dtype} and labels {labels.dtype} but needs {needs} and "
+                            "integers; convert them")
+        if values.ndim != self.axes.count(",") + 1 or labels.shape != values.shape[:1]:
+            raise ValueError(f"{who} has {self.items} {values.shape} and labels {labels.shape} but needs {self.axes} "
+                             "and (n,); reshape them")
+        self._require_names(who)
+
+    def _require_names(self, who: str) -> None:
         """Refuse names that contradict the data, as labels and predictions would be given wrong ones. Labels below 0
         are of no class."""
-        who, columns = f"{type(self).__name__}: {self.name}", getattr(self, "columns", ())
+        columns = getattr(self, "columns", ())
         for what, names in (("class", self.classes), ("column", columns)):
             name, count = next(iter(Counter(names).most_common(1)), ("", 0))
             if count > 1:

@@ -17,6 +17,7 @@ from ..core import rng
 from ..core.device import Array, DType, as_array, resolve, to_device, to_numpy
 from ..core.mode import Watched
 from ..ops.common.backend import primitives_of
+from ..ops.common.geometry import flags
 from .images import Augment, Stored
 from .sets.datasets import Dataset
 from .sets.table import Table
@@ -87,9 +88,7 @@ class DataLoader(Watched, Generic[D]):
         for what, value, least in (("batch_size", batch_size, 1), ("padding", padding, 0),
                                    ("prefetch", prefetch, 0), ("seed", seed, 0)):
             _check_int(what, value, least)
-        for what, value in (("shuffle", shuffle), ("drop_last", drop_last)):
-            if value not in (False, True):
-                raise ValueError(f"DataLoader: {what} is {value!r} but must be True or False")
+        flags("DataLoader", shuffle=shuffle, drop_last=drop_last)
         if dtype is not None and np.dtype(dtype) not in (np.float32, np.float64):
             raise ValueError(f"DataLoader: dtype is {np.dtype(dtype)} but must be float32 or float64")
         self.dataset: Any = dataset
@@ -147,8 +146,7 @@ class DataLoader(Watched, Generic[D]):
             self.stored = Stored(to_device(dataset.images, self.device),
                                  to_device(dataset.labels.astype(np.int64), self.device), self._scale, self._shift)
 
-    def _normalised(self, table: Table, mean: Numbers,
-                    std: Numbers) -> tuple[np.ndarray, np.ndarray]:
+    def _normalised(self, table: Table, mean: Numbers, std: Numbers) -> tuple[np.ndarray, np.ndarray]:
         self.mean, self.std = self._statistics("mean", mean, 0.0), self._statistics("std", std, 1.0)
         self.dtype = self.dtype or np.dtype(np.float32)
         rows = (table.rows - np.array(self.mean)) / np.array(self.std)         # in float64: means may be large
@@ -313,16 +311,15 @@ class DataLoader(Watched, Generic[D]):
         parts = list(enumerate(self.parts(order)))[self.next_start():]
         # Generators, not map: a StopIteration from the code that makes a batch is an error, not the end.
         batches = _ahead(make, parts, ahead) if ahead else (make(part) for part in parts)
-        return batches if self.device == "cpu" or self.stored is not None else (self._moved(each) for each in batches)
+        if self.device == "cpu" or self.stored is not None:
+            return batches
+        return (mapped(lambda array: to_device(array, self.device), each) for each in batches)
 
     def _numbered(self, make: Callable[[Array], Batch], epoch: int, part: Part) -> Batch:
         """A batch. Its number in the epoch decides what the code that makes it draws."""
         number, indices = part
         with rng.stream_of(self.seed, epoch, number):
             return make(indices)
-
-    def _moved(self, batch: Batch) -> Batch:
-        return mapped(lambda array: to_device(array, self.device), batch)
 
     def _batch(self, indices: Array, key: Array | None = None) -> Batch:
         stored = self.stored
@@ -414,8 +411,7 @@ def check_augment(augment: Augment) -> None:
         _check_int(f"augment's {what}", getattr(augment, what), 0)
     if augment.flip not in (False, True, "alternate"):
         raise ValueError(f"DataLoader: augment's flip is {augment.flip!r} but must be True, False or 'alternate'")
-    if augment.reflect not in (False, True):
-        raise ValueError(f"DataLoader: augment's reflect is {augment.reflect!r} but must be True or False")
+    flags("DataLoader", **{"augment's reflect": augment.reflect})
     for what in ("brightness", "contrast", "color"):
         value = getattr(augment, what)
         if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not 0 <= value < math.inf:

@@ -12,6 +12,7 @@ from ..core.device import Array, is_cuda, to_device
 from ..core.rng import Key
 from ..core.tensor import Tensor, wrap
 from ..ops.common.backend import primitives_of
+from ..ops.common.geometry import whole
 
 
 def mixup(images: Tensor | Array, labels: Tensor | Array | list[int], classes: int, alpha: float = 0.2, *,
@@ -39,8 +40,7 @@ def mixup(images: Tensor | Array, labels: Tensor | Array | list[int], classes: i
     y: Array = given if is_cuda(given) else np.asarray(given)
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.floating)) or not 0 <= alpha < math.inf:
         raise ValueError(f"mixup: alpha is {alpha!r} but must be a finite number of at least 0")
-    if isinstance(classes, bool) or not isinstance(classes, (int, np.integer)) or classes < 1:
-        raise ValueError(f"mixup: classes is {classes!r} but must be an int of at least 1")
+    whole("mixup", "classes", classes, 1)
     if x.dtype.kind != "f" or y.dtype.kind not in "iu":
         raise TypeError(f"mixup: images have dtype {x.dtype} and labels {y.dtype} but must be floating numbers and "
                         "integers; pass what a data.DataLoader gives")

@@ -6,7 +6,6 @@ docs/distributed.md says how.
 """
 
 from .gradients import average
-from .launch import Launch, Launched, launched
-from .world import One, OtherRank, World, by_first, current, start
+from .world import Launch, Launched, One, OtherRank, World, by_first, current, launched, start
 
 __all__ = ["Launch", "Launched", "One", "OtherRank", "World", "average", "by_first", "current", "launched", "start"]

@@ -14,8 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .launch import Launched
-from .world import OtherRank
+from .world import Launched, OtherRank
 
 if TYPE_CHECKING:
     from .mpi import Mpi

@@ -15,9 +15,8 @@ from ..ops.common.ranks import weight
 from ..ops.cpu import parallel
 from . import witness
 from .failure import STAGGER, Ends
-from .launch import Launched
 from .nccl import Nccl, choose
-from .world import World
+from .world import Launched, World
 
 if TYPE_CHECKING:
     from mpi4py import MPI

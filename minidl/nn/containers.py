@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence
 from typing import Any, SupportsIndex, TypeVar
 
 from .module import Module, require_module, require_name
@@ -45,28 +45,24 @@ class ModuleList(Module, MutableSequence[Any]):
         return [*((str(i), module) for i, module in enumerate(self._items)),
                 *((name, value) for name, value in super()._entries() if name != "_items")]
 
-    def _become(self, items: list[Any]) -> None:
+    def _edited(self, edit: Callable[[list[Any]], object]) -> None:
+        items = list(self._items)          # a new list each time, so that the change is seen
+        edit(items)
         for i, module in enumerate(items):
             require_module(self, i, module)
-        self._items = items                # a new list each time, so that the change is seen
+        self._items = items
 
     def insert(self, i: int, module: Module) -> None:
-        items = list(self._items)
-        items.insert(i, module)
-        self._become(items)
+        self._edited(lambda items: items.insert(i, module))
 
     def __getitem__(self, i: SupportsIndex | slice) -> Any:
         return ModuleList(self._items[i]) if isinstance(i, slice) else self._items[i]
 
     def __setitem__(self, i: SupportsIndex | slice, module: Any) -> None:
-        items = list(self._items)
-        items[i] = module
-        self._become(items)
+        self._edited(lambda items: items.__setitem__(i, module))
 
     def __delitem__(self, i: SupportsIndex | slice) -> None:
-        items = list(self._items)
-        del items[i]
-        self._become(items)
+        self._edited(lambda items: items.__delitem__(i))
 
     def __len__(self) -> int:
         return len(self._items)

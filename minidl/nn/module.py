@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
@@ -295,10 +295,11 @@ _HOLDERS = (Tensor, Module, list, tuple, dict)
 
 
 @contextmanager
-def switched(net: Module, training: bool) -> Iterator[None]:
-    """Within this, a net and all below are in training, or with False in evaluation; afterwards each is as before."""
-    before = [(module, module.training) for _, module in net.named_modules()]
-    net.train(training)
+def switched(nets: Collection[Module], training: bool) -> Iterator[None]:
+    """Within this, nets and all below are in training, or with False in evaluation; afterwards each is as before."""
+    before = [(module, module.training) for net in nets for _, module in net.named_modules()]
+    for net in nets:
+        net.train(training)
     try:
         yield
     finally:

@@ -163,7 +163,7 @@ def watching(net: Module, watcher: Watcher) -> Iterator[None]:
         for module in modules.values():
             vars(module)["forward"] = watcher.watched(module, module.forward)      # unseen by compiled steps
         mode.recorder = watcher
-        with switched(net, False), no_grad():
+        with switched([net], False), no_grad():
             yield
     finally:
         mode.recorder = before

@@ -15,7 +15,7 @@ from ..core.pools import lasting
 from ..core.tensor import Tensor, mark_changed
 from ..ops.common.backend import backend_of
 from .checks import Checked, check_each_once
-from .names import WAY_OUT, Named, names_that_differ, places_by_name, require_distinct, without_names
+from .state import WAY_OUT, Named, names_that_differ, places_by_name, require_distinct, without_names
 
 if TYPE_CHECKING:
     from ..nn import Module

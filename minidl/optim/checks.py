@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core.by_tensor import ByTensor
 from ..core.tensor import Tensor
-from .names import without_names
+from .state import without_names
 
 
 def _number(value: object, below: float = math.inf) -> bool:

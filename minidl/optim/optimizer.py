@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -18,9 +18,8 @@ from ..core.tensor import Tensor, mark_changed
 from ..ops.common.backend import backend_of
 from ..ops.common.primitives import Array, Rate
 from .checks import check_number, entries_of
-from .names import Named
 from .rates import Rates, check_rates
-from .state import load_state, state_of
+from .state import Named, state_of, writer_of
 
 
 class Group(dict[str, Any]):
@@ -41,17 +40,11 @@ class Group(dict[str, Any]):
     def __iter__(self) -> Iterator[str]:   # so that dict(group) and {**group} ask __getitem__, too
         return super().__iter__()
 
-    def items(self) -> Any:
-        return ItemsView(self)
-
-    def values(self) -> Any:
-        return ValuesView(self)
-
-    def get(self, name: str, default: object = None) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            return default
+    # Of any mapping, by __getitem__ and __setitem__: dict's own do not ask these.
+    get: Any = Mapping.get
+    items: Any = Mapping.items
+    values: Any = Mapping.values
+    setdefault: Any = MutableMapping.setdefault
 
     def check(self, entries: Mapping[str, Any]) -> None:
         """Raises ValueError for entries that are not valid, alone or together with the present ones."""
@@ -74,11 +67,6 @@ class Group(dict[str, Any]):
             super().__setitem__(name, value)
             if name not in self.restless:
                 note_change()
-
-    def setdefault(self, name: str, default: object = None) -> Any:
-        if name not in self:
-            self[name] = default
-        return self[name]
 
     def __ior__(self, entries: Mapping[str, object]) -> Group:  # type: ignore[override, misc]  # of dict's two forms the one in use
         self.update(entries)
@@ -270,4 +258,4 @@ class Optimizer(Named, Watched):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with what `state_dict` gave: arrays change in place. Groups and parameters are found by their names,
         or by place if these are not known. Raises ValueError for what does not fit; then nothing has changed."""
-        load_state(self, state)
+        writer_of(self, state)()

@@ -9,11 +9,10 @@ from typing import Any
 from ..core.tensor import Tensor
 from .adaptive import Adam, AdamW, RMSprop
 from .muon import Muon
-from .names import facts_of, in_order
 from .optimizer import Optimizer
 from .rates import Rates, check_rates
 from .sgd import SGD
-from .state import may_be_own, own_of, state_of, writer_of
+from .state import facts_of, in_order, may_be_own, own_of, state_of, writer_of
 
 
 class Together(Optimizer):

@@ -29,8 +29,8 @@ from minidl.nn.weights import warn_of_change
 from minidl.ops.cpu import parallel
 from minidl.training import RunFolder, fit, read_config, read_metrics
 from minidl.training.checkpoint import lock
-from minidl.training.contents import contents_of, differences
 from minidl.training.metrics import Progress, show
+from minidl.training.resume import contents_of, differences
 from minidl.zoo.recipe import PLAIN
 
 from .cli.runs import aligned, outcome, place, shown

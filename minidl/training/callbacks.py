@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import nn, optim
 from ..nn.weights import require_described, require_own_ending, save
-from ..ops.common.geometry import is_int
+from ..ops.common.geometry import whole
 from ..optim.checks import Judge
 from .metrics import Metrics
 
@@ -77,9 +77,7 @@ class EarlyStop(Judge):
     _loaded = False                        # pickles of earlier versions do not have it
 
     def __init__(self, metric: str = "test_loss", patience: int = 3, mode: str | None = None, better_by: float = 0.0):
-        if not is_int(patience, 1):
-            raise ValueError(f"EarlyStop: patience is {patience!r} but must be an int of at least 1")
-        self.patience, self.better_by, self.waited = patience, better_by, 0
+        self.patience, self.better_by, self.waited = whole("EarlyStop", "patience", patience, 1), better_by, 0
         super().__init__(metric, mode)
 
     def on_train_begin(self) -> None:

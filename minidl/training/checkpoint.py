@@ -25,6 +25,7 @@ import numpy as np
 from ..core.version import __version__
 from ..nn.weights.common import Kind, WeightsError, choose_another, describe, listed, shown
 from ..nn.weights.files import opened, require_format, values, write
+from ..ops.common.geometry import whole
 
 KIND = Kind("minidl-checkpoint", 1, "checkpoint", "resume", "training.fit")
 MAX_STATE = 2**26                          # bytes of JSON
@@ -58,8 +59,7 @@ def write_state(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
         "state_bytes": len(text)})
 
 
-def read_state(path: str | os.PathLike[str], like: Mapping[str, Any],
-               optional: str | tuple[str, ...] = "-") -> State:
+def read_state(path: str | os.PathLike[str], like: Mapping[str, Any], optional: str | tuple[str, ...] = "-") -> State:
     """The state that `write_state` wrote.
 
     like: a state that has its arrays, by path, shape and dtype; those whose path begins with `optional` may be missing.
@@ -216,9 +216,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike[str], every: int = 0, writes: bool = True):
-        if not isinstance(every, int) or every < 0:
-            raise ValueError(f"checkpoints: every is {every!r} but must be an int of at least 0 (steps)")
-        self.folder, self.every, self.writes = Path(folder), every, writes
+        self.folder, self.every, self.writes = Path(folder), whole("checkpoints", "every", every, 0), writes
         try:
             if writes:
                 self.folder.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import islice
 from typing import Any, overload
 
@@ -26,34 +26,14 @@ from ..data.sources import leaves, mapped
 from ..distributed import average
 from ..habits import told
 from ..nn.module import switched
-from ..ops.common.geometry import is_int
+from ..ops.common.geometry import whole
 from ..optim.rates.schedules import factor_at
+from . import metrics as measure
 from . import ranks
 from .callbacks import Callback, Callbacks, Step
 from .checkpoint import Checkpoints, Interrupted
-from .contents import contents_of
-from .metrics import (
-    Batch,
-    Function,
-    Metrics,
-    Parts,
-    Progress,
-    RunningMetrics,
-    answers_of,
-    apart,
-    joined,
-    line_of,
-    means_of,
-    measured,
-    outputs_of,
-    require_counted,
-    require_functions,
-    require_weights,
-    right_answers,
-    show,
-    weight_of,
-)
-from .resume import Place, modes_of, modules_of, named_tensors, require_held, restore, state_of
+from .metrics import Batch, Function, Metrics, Parts, Progress, RunningMetrics
+from .resume import Place, contents_of, modes_of, modules_of, named_tensors, require_held, restore, state_of
 
 SIGNALS = signal.SIGINT, signal.SIGTERM
 AGREE_EVERY = 16                           # steps that are not waited for, between two checks whether all ranks go on
@@ -83,7 +63,7 @@ def train_step(model: nn.Module, optimizer: optim.Optimizer, images: Tensor | np
     require_parameters("train_step", model, optimizer, ops.cross_entropy)
     batch = Batch.of((images, labels))
     loss, _, logits, _ = update(model, optimizer, [batch], rates, ops.cross_entropy, None)
-    return loss, int(ranks.added_up([right_answers(logits, batch.targets)])[0])
+    return loss, int(ranks.added_up([measure.right_answers(logits, batch.targets)])[0])
 
 
 def update(model: nn.Module, optimizer: optim.Optimizer, batches: Sequence[Batch], rates: optim.Rates | None,
@@ -102,7 +82,7 @@ def update(model: nn.Module, optimizer: optim.Optimizer, batches: Sequence[Batch
     for batch in batches:
         outputs = batch.outputs(model)
         value = batch.loss(loss, outputs)
-        weight = weight_of(value)
+        weight = measure.weight_of(value)
         if not known:
             mean, here = ranks.whole_loss(value, len(batch), weight)
             images += here
@@ -160,7 +140,7 @@ def predict(model: nn.Module, batches: Iterable[object] | Tensor | np.ndarray) -
     (1000, 2)
     """
     if isinstance(batches, (Tensor, tuple, dict)) or hasattr(batches, "__array__"):
-        parts = _arrays("predict", batches)
+        parts = _arrays(batches)
         device = next((t.device for _, t in model.named_tensors()), "cpu")
         batches = data.DataLoader((batches, np.zeros(len(parts[0]))), 256, shuffle=False, device=device)
     if isinstance(batches, data.DataLoader) and batches.shuffle:
@@ -169,19 +149,19 @@ def predict(model: nn.Module, batches: Iterable[object] | Tensor | np.ndarray) -
     if isinstance(batches, data.DataLoader) and batches.drop_last:
         raise ValueError("predict: the loader leaves out the images of a last batch that is not full; pass "
                          "drop_last=False")
-    with _evaluating([model]):
+    with switched([model], False), no_grad():
         found = [_answers(model, batch[0] if isinstance(batch, (tuple, list)) and batch else batch)
                  for batch in batches]
     if not found:
         raise ValueError("predict: got 0 batches but needs at least 1")
-    return joined(found)
+    return measure.joined(found)
 
 
-def _arrays(who: str, inputs: Parts) -> list[Any]:
+def _arrays(inputs: Parts) -> list[Any]:
     """The arrays among inputs. Raises TypeError if they are something else, or have no axis of items."""
     parts = leaves(inputs)
     if not parts or not all(hasattr(each, "shape") and each.shape for each in parts):
-        raise TypeError(f"{who}: the inputs are a {type(inputs).__name__} of "
+        raise TypeError(f"predict: the inputs are a {type(inputs).__name__} of "
                         f"{', '.join(type(each).__name__ for each in parts) or 'nothing'} but must be arrays with an "
                         "axis of items, one for each input of the model; pass all inputs in one, np.array(inputs), or "
                         "batches in a list, [(inputs, targets), ...]")
@@ -190,8 +170,8 @@ def _arrays(who: str, inputs: Parts) -> list[Any]:
 
 def _answers(model: nn.Module, inputs: Parts) -> Parts:
     """What a model answers to the inputs of a batch."""
-    count = len(_arrays("predict", inputs)[0])
-    answers = answers_of("predict", outputs_of(model, mapped(as_tensor, inputs)))
+    count = len(_arrays(inputs)[0])
+    answers = measure.answers_of("predict", measure.outputs_of(model, mapped(as_tensor, inputs)))
     for each in leaves(answers):
         if each.shape[:1] != (count,):
             raise ValueError(f"predict: the model answers with shape {each.shape} to a batch of {count} items but must "
@@ -203,45 +183,37 @@ def _evaluated(model: nn.Module, batches: Iterable[tuple[Any, ...]], loss: Funct
                functions: Mapping[str, Function], shared: bool = False) -> dict[str, float]:
     """shared: each rank has its part of the batches."""
     metrics, count, classes, seen = None, 0, True, []
-    functions, whole = apart(functions)
-    with _evaluating(modules_of(model, loss).values()):
+    functions, whole = measure.apart(functions)
+    with switched(modules_of(model, loss).values(), False), no_grad():
         for batch in map(Batch.of, batches):
             metrics = metrics or RunningMetrics(leaves(batch.inputs)[0].device, functions)
             outputs = batch.outputs(model)
             classes &= metrics.update(batch.loss(loss, outputs), outputs, batch.targets)
             count += len(batch)
             if whole:
-                seen.append(answers_of("WholeSet", (outputs, batch.targets)))
-    totals = metrics.totals() if metrics else []
-    *totals, images = ranks.added_up([*totals, count]) if shared else [*totals, count]
-    means = _means(totals, int(images), classes, functions)
-    return means | measured(whole, ranks.gathered(seen) if whole and shared else seen)
-
-
-@contextmanager
-def _evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
-    with ExitStack() as stack, no_grad():
-        for each in modules:
-            stack.enter_context(switched(each, False))
-        yield
+                seen.append(measure.answers_of("WholeSet", (outputs, batch.targets)))
+    return _means(metrics, count, classes, whole, seen, shared)
 
 
 def training(model: nn.Module) -> AbstractContextManager[object]:
     """A model in training stays as it is: its layers in evaluation are meant to be so. A model in evaluation is
     switched as a whole. A loss has its own mode: it may be a net that only measures."""
-    return nullcontext() if model.training else switched(model, True)
+    return switched([] if model.training else [model], True)
 
 
-def _means(totals: list[float], count: int, classes: bool, functions: Mapping[str, Function]) -> dict[str, float]:
-    """The means over `count` images of a test set."""
-    if not count:
+def _means(metrics: RunningMetrics | None, count: int, classes: bool, whole: Mapping[str, Any], seen: list[Any],
+           shared: bool) -> dict[str, float]:
+    """The means over `count` images of a test set, and the metrics of the whole set, whose batches were `seen`."""
+    sums = [*(metrics.totals() if metrics else ()), count]
+    *totals, images = ranks.added_up(sums) if shared else sums
+    if metrics is None or not images:
         raise ValueError("evaluate: got 0 images but needs at least 1")
-    require_counted(totals, count, "evaluate")
-    means = means_of(totals, count, classes, functions)
+    measure.require_counted(totals, int(images), "evaluate")
+    means = measure.means_of(totals, int(images), classes, metrics.functions)
     if not math.isfinite(means["loss"]):
         raise FloatingPointError(f"evaluate: the test loss is {means['loss']}; the parameters are unusable, train with "
                                  "a smaller learning rate, or the test set holds NaN")
-    return means
+    return means | measure.measured(whole, ranks.gathered(seen) if whole and shared else seen)
 
 
 @told
@@ -249,7 +221,7 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
         schedule: optim.Schedule | Sequence[optim.Schedule] | None = None, loss: Function = ops.cross_entropy,
         metrics: Mapping[str, Function] | None = None, callbacks: Callback | Sequence[Callback] = (),
         accumulate: int = 1, clip: float | None = None, compiled: bool | None = None, progress: bool = True,
-        say: Callable[[str], object] | None = show, checkpoints: str | os.PathLike[str] | None = None,
+        say: Callable[[str], object] | None = measure.show, checkpoints: str | os.PathLike[str] | None = None,
         save_every: int = 0, resume: bool | str | os.PathLike[str] = False) -> list[Metrics]:
     """Train for a number of epochs and evaluate on the test set after each.
 
@@ -301,7 +273,7 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
     or callbacks of another kind; CompileError for a model that cannot be compiled: pass compiled=False.
     """
     _check_fit(optimizer, train, test, epochs, schedule, accumulate, clip)
-    require_functions(loss, metrics)
+    measure.require_functions(loss, metrics)
     require_parameters("fit", model, optimizer, loss)
     called = Callbacks(callbacks)
     called.require_of(model, optimizer)
@@ -325,16 +297,12 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
         if saved is not None or resume:
             require_held(run)
             run.contents = {"train": contents_of(train), "test": contents_of(test)}
-        place, say = Place(), say if first else None
-        if resume is True and saved is not None and there:
-            place = restore(saved.folder, run, called, epochs)
-        elif resume is not True and resume:
-            place = restore(resume, run, called, epochs)
-        if place.step and say and place.stopped and not place.ended and place.epoch < epochs:
+        source = (saved.folder if saved is not None and there else None) if resume is True else resume
+        place, say = restore(source, run, called, epochs) if source else Place(), say if first else None
+        if place.step and say and place.epoch < epochs:
             say(f"nothing is left of {epochs} epochs: a callback ended this training after epoch {place.epoch}; to "
-                "train on, begin another with its weights, in another folder")
-        elif place.step and say and place.epoch < epochs:
-            say(f"goes on in epoch {place.epoch + 1}/{epochs}, after step {place.step}")
+                "train on, begin another with its weights, in another folder" if place.stopped and not place.ended else
+                f"goes on in epoch {place.epoch + 1}/{epochs}, after step {place.step}")
         ranks.called(called, "on_train_begin", None, optimizer, None)
         return _Fit(run, place, epochs, schedule or optim.constant(), called, saved, progress and first, say).run()
 
@@ -342,9 +310,8 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
 def _check_fit(optimizer: Any, train: object, test: object, epochs: object, schedule: object, accumulate: object,
                clip: object) -> None:
     """Refuse what fit cannot work with, and say what it can."""
-    for what, number, least in (("epochs", epochs, 0), ("accumulate", accumulate, 1)):
-        if not is_int(number, least):
-            raise ValueError(f"fit: {what} is {number!r} but must be an int of at least {least}")
+    whole("fit", "epochs", epochs, 0)
+    whole("fit", "accumulate", accumulate, 1)
     if clip is not None:
         optim.clip.check_limit("fit", "clip", clip)
     require_trainer("fit", optimizer, train=train, test=test)
@@ -416,7 +383,7 @@ class _Plain:
         self.model, self.optimizer, self.train, self.test = model, optimizer, train, test
         self.loss, self.classes, self.accumulate, self.clip = loss, True, accumulate, clip
         self.modules = modules_of(model, loss)
-        self.functions, self.whole = apart(functions or {})
+        self.functions, self.whole = measure.apart(functions or {})
         self.steps = -(-len(train) // accumulate)      # of an epoch
         self.metrics = RunningMetrics(train.device, self.functions)
         self.rates = optim.Rates(Tensor(np.zeros((len(optimizer.groups), len(train))), device=train.device),
@@ -494,18 +461,18 @@ class _Compiled(_Plain):
     known = False
 
     def __init__(self, model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader,
-                 loss: Function = ops.cross_entropy, functions: Mapping[str, Function] | None = None,
-                 accumulate: int = 1, clip: float | None = None):
+                 *how: Any):
         for what, loader in (("train", train), ("test", test)):
             if data.own_batches(loader) is not None:
                 raise CompileError(f"fit: {what} is a {type(loader).__name__} with a {data.own_batches(loader)} of its "
                                    "own, which compiled steps would not run; pass compiled=False")
             if isinstance(loader.stored, tuple) and len(loader.stored) == 3:
                 for part in leaves(loader.stored[2]):
-                    require_weights(part)
+                    measure.require_weights(part)
         self.batches, tests = data.DeviceBatches(train), data.DeviceBatches(test)
-        super().__init__(model, optimizer, train, test, loss, functions, accumulate, clip)
-        self.step = compiled_step(model, optimizer, self.batches, self.metrics, self.rates, loss, clip)
+        super().__init__(model, optimizer, train, test, *how)
+        loss = self.loss
+        self.step = compiled_step(model, optimizer, self.batches, self.metrics, self.rates, loss, self.clip)
         metrics = self.test_metrics = RunningMetrics(test.device, self.functions)
         self.tests, whole = tests, bool(self.whole)
 
@@ -523,16 +490,14 @@ class _Compiled(_Plain):
     def evaluate(self, number: int = 0, look: Callable[[], None] = lambda: None) -> dict[str, float]:
         classes, seen = True, []
         self.test_metrics.reset()
-        with _evaluating(self.modules.values()):
+        with switched(self.modules.values(), False), no_grad():
             for size in self.tests:
                 look()
                 right, answers = self._run(self.look, size)
                 classes &= right
                 if self.whole:
-                    seen.append(answers_of("WholeSet", answers))
-        totals = ranks.added_up(self.test_metrics.totals())
-        means = _means(totals, self.test.images_per_epoch, classes, self.functions)
-        return means | measured(self.whole, ranks.gathered(seen) if self.whole else seen)
+                    seen.append(measure.answers_of("WholeSet", answers))
+        return _means(self.test_metrics, sum(self.tests.sizes), classes, self.whole, seen, shared=True)
 
     def epoch(self, number: int = 0, done: int = 0) -> Iterator[int]:
         self.train.skip(done * self.accumulate)
@@ -567,7 +532,7 @@ class _Compiled(_Plain):
                 for _ in range(min(2, done.count(step))):
                     self.batches.position.data[...] = steps.index(step) * self.accumulate - 1
                     self.step(*step)
-        with _evaluating(self.modules.values()):
+        with switched(self.modules.values(), False), no_grad():
             for size in set(self.tests.sizes) if place.epoch else ():
                 iter(self.tests)
                 for _ in range(min(2, place.epoch * self.tests.sizes.count(size))):
@@ -629,7 +594,7 @@ class _Fit:
                 self.look(due=True)
             place.totals = run.totals()
             self.require_finite(place.totals[0], first)
-            require_counted(place.totals, place.images, f"fit: epoch {epoch}")
+            measure.require_counted(place.totals, place.images, f"fit: epoch {epoch}")
         except Diverged as error:
             raise Diverged(error.loss, error.lr, error.step or place.step + 1, epoch) from None
         finally:
@@ -670,7 +635,7 @@ class _Fit:
 
     def means(self) -> dict[str, float]:
         """The means of the epoch so far."""
-        return means_of(self.steps.totals(), self.place.images, self.steps.classes, self.steps.functions)
+        return measure.means_of(self.steps.totals(), self.place.images, self.steps.classes, self.steps.functions)
 
     def asked(self) -> dict[str, float]:
         """The same for a callback, which only rank 0 calls."""
@@ -680,7 +645,7 @@ class _Fit:
     def finish(self, begin: float, images_per_second: float) -> None:
         """An epoch's evaluation, and what is called and written after it."""
         run, place = self.steps, self.place
-        trained = means_of(place.totals, place.images, place.classes, run.functions)
+        trained = measure.means_of(place.totals, place.images, place.classes, run.functions)
         run.test.set_epoch(place.epoch)
         run.modes = {part: modes_of(module) for part, module in run.modules.items()}
         tested = run.evaluate(place.epoch, self.look)
@@ -693,7 +658,7 @@ class _Fit:
         place.next_epoch(metrics)
         run.metrics.reset()
         if self.say:
-            self.say(line_of(metrics, self.epochs))
+            self.say(measure.line_of(metrics, self.epochs))
         place.stopped |= ranks.called(self.callbacks, "on_epoch_end", metrics, run.optimizer, None)
         ranks.send(run.modules.values())   # a callback may have changed them
         self.save()

@@ -11,8 +11,7 @@ from ..core import rng
 from ..nn import Module
 from ..nn.weights import WeightsError
 from ..optim import Optimizer
-from ..optim.names import Named
-from ..optim.state import examples
+from ..optim.state import Named, examples
 from .checkpoint import read_state, write_state
 from .resume import are_layers, layers_of, set_layers, set_tensors
 

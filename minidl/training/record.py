@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class Record:
     """
 
     def __init__(self, folder: RunFolder, model: nn.Module):
-        self.folder, self.model = folder, model
+        self.folder, self.model, self.append = folder, model, partial(folder.append, FILE, sync=False)
         self.epoch, self.line = 0, dict[str, Any]()
         self.last: Step | None = None
         self.losses: list[tuple[int, float, float]] = []       # (step, loss, rate)
@@ -67,7 +68,7 @@ class Record:
         if (self.folder.path / FILE).exists():
             self.written = -math.inf       # the first step writes: no line says any more that the run has ended
         else:
-            self._append({"epoch": 0, "origin": origin(), "weights": weights})
+            self.append({"epoch": 0, "origin": origin(), "weights": weights})
 
     def on_step_end(self, step: Step) -> None:
         """Note the loss and the rate, and at an epoch's first step its gradients and updates."""
@@ -151,13 +152,10 @@ class Record:
     def _write(self) -> None:
         every = -(-len(self.losses) // MAX_POINTS) or 1
         groups = [self.losses[i:i + every] for i in range(0, len(self.losses), every)]
-        self._append({**self.line, "step": [group[-1][0] for group in groups],
+        self.append({**self.line, "step": [group[-1][0] for group in groups],
                       "loss": [_number(sum(loss for _, loss, _ in group) / len(group)) for group in groups],
                       "lr": [_number(group[-1][2]) for group in groups]})
         self.written = time.perf_counter()
-
-    def _append(self, line: dict[str, Any]) -> None:
-        self.folder.append(FILE, line, sync=False)
 
 
 def _some(array: Array) -> np.ndarray:

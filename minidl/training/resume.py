@@ -1,27 +1,33 @@
-"""How far a training is, as data, and how it is resumed."""
+"""How far a training is, as data, and how it is resumed: with the data that it began with, as digests."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core import rng
-from ..core.device import to_device
+from ..core.device import to_device, to_numpy
 from ..core.mode import note_change
 from ..core.tensor import Tensor, mark_changed
+from ..data.items import Items
+from ..data.loader import DataLoader
+from ..data.once import once
+from ..data.sources import arrays_of, leaves
 from ..distributed import by_first, current
 from ..nn import Module
 from ..nn.weights import OF_DATA, WeightsError, warn_of_change
+from ..nn.weights.common import shown
 from ..optim import Optimizer
 from ..optim.state import examples
 from .callbacks import Callbacks
 from .checkpoint import State, read_newest
-from .contents import differences
 from .metrics import Metrics
 
 if TYPE_CHECKING:
@@ -29,6 +35,8 @@ if TYPE_CHECKING:
 
 # The attributes of a loader that decide which numbers a step is given.
 DATA = ("images_per_epoch", "batch_size", "seed", "shuffle", "drop_last", "preprocessing", "augment")
+MAX_BYTES = 2**28                          # of an array, read in a third of a second; of a larger one, every k-th item
+MAX_TEXT = 60                              # characters of names that a message can show
 LAYERS = {"model": "layers", "loss": "loss layers"}    # what a state calls what `layers_of` says of each
 
 
@@ -98,16 +106,12 @@ def layers_of(model: Module, modes: dict[str, bool] | None = None) -> dict[str, 
     return {"trained": [name for name, _ in model.named_parameters()], "modes": modes or modes_of(model)}
 
 
-def set_trained(model: Module, trained: set[str]) -> None:
-    """Freeze and unfreeze, so that these are a model's parameters."""
+def set_layers(model: Module, layers: dict[str, Any], modes: bool = True) -> None:
+    """Inverse of `layers_of`. modes: whether to set which modules are in training, too."""
+    trained = set(layers["trained"])
     for name, t in model.named_tensors():
         if t.requires_grad != (name in trained):
             t.requires_grad, t.grad = name in trained, None
-
-
-def set_layers(model: Module, layers: dict[str, Any], modes: bool = True) -> None:
-    """Inverse of `layers_of`. modes: whether to set which modules are in training, too."""
-    set_trained(model, set(layers["trained"]))
     for path, module in model.named_modules() if modes else ():
         module.training = layers["modes"].get(path, module.training)
     note_change()
@@ -241,3 +245,49 @@ def _place(state: State, run: _Plain, path: object) -> Place:
             return place
     raise WeightsError(f"resume: '{path}' has a state that is not what training.fit writes here; take the checkpoint "
                        "before it, and the metrics of the run that it is from")
+
+
+# ---------------------------------------------------------------------- what a loader's data holds
+def contents_of(loader: object) -> dict[str, str]:
+    """By name, what must be the same: labels, class names and items, in their order, or the arrays. Empty for objects
+    whose items are made only when they are needed, and for a user's own loaders.
+
+    >>> from minidl import data
+    >>> sorted(contents_of(data.DataLoader(data.load("synthetic-digits", "test"), 100)))
+    ['class names', 'images', 'labels']
+    """
+    source: Any = loader.dataset if isinstance(loader, DataLoader) else None
+    if isinstance(source, Items):
+        return once(source, lambda: _of_items(source))
+    arrays = None if source is None else arrays_of(source, "fit")
+    parts = [] if arrays is None else leaves(arrays)
+    return {f"values of array {i} of {len(parts)}": _digest(to_numpy(part)) for i, part in enumerate(parts, 1)}
+
+
+def _of_items(source: Items) -> dict[str, str]:
+    names = {f"{what} names": _names(getattr(source, field)) for what, field in (("class", "classes"),
+                                                                                ("column", "columns"))
+             if hasattr(source, field)}
+    return {**names, "labels": _digest(source.labels.astype(np.int64)),
+            source.items: _digest(getattr(source, source.items))}
+
+
+def differences(there: object, here: dict[str, str]) -> list[str]:
+    """What is not the same, in words. What only one of the two knows is not compared."""
+    known = there if isinstance(there, dict) else {}
+    return [f"{name} are {shown(here[name])} here but {shown(known[name])} there" for name in here
+            if name in known and known[name] != here[name]]
+
+
+def _names(names: Sequence[str]) -> str:
+    """The names as they are if their text is short, else a digest."""
+    text = ", ".join(map(str, names))
+    return text if len(text) < MAX_TEXT else hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _digest(array: np.ndarray) -> str:
+    """A digest of dtype, shape and values, in their order."""
+    found = hashlib.blake2b(f"{array.dtype.str} {array.shape}".encode(), digest_size=8)
+    step = -(-array.nbytes // MAX_BYTES) or 1
+    found.update(np.ascontiguousarray(array[::step]).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()

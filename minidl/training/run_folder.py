@@ -25,10 +25,10 @@ from ..distributed import by_first, current
 from ..nn.weights import require_described, save
 from .callbacks import Step
 from .checkpoint import NAMES, lock
-from .contents import contents_of
 from .machine import machine
 from .metrics import Metrics
 from .record import FILE, Record
+from .resume import contents_of
 
 OF_DATA = ("in_channels", "in_features", "classes")    # options of a net that its data decide
 MAX_CONFIG = 2**20                         # bytes of a config.json that are read; train.py writes some thousand

@@ -15,7 +15,7 @@ from ..core import rng
 from ..core.tensor import mark_changed
 from ..data.loader import drawn_apart
 from ..habits import told
-from ..ops.common.geometry import is_int
+from ..ops.common.geometry import whole
 from ..optim.state import unnamed
 from .loop import Diverged, require_parameters, require_trainer, training, update
 from .metrics import Batch, Function, require_functions
@@ -54,8 +54,7 @@ def find_rate(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoad
         optim.clip.check_limit("find_rate", "clip", clip)
     if not 0 < low < high < math.inf:
         raise ValueError(f"find_rate: low is {low!r} and high {high!r} but must be numbers with 0 < low < high")
-    if not is_int(steps, 10):
-        raise ValueError(f"find_rate: steps is {steps!r} but must be an int of at least 10")
+    whole("find_rate", "steps", steps, 10)
     if not optimizer.groups[0]["lr"]:
         raise ValueError("find_rate: the rate of the first group is 0 but must be above, since the others keep their "
                          "ratio to it; set any")

@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import nn, ops
 from ..core.tensor import Tensor
+from ..ops.common.geometry import whole
 
 TTA: dict[str, dict[str, Any]] = {"none": {}, "flip": {"shift": 0}, "flip-shift": {"shift": 1}}    # what --tta names
 
@@ -34,9 +35,7 @@ class Views(nn.Module):
         super().__init__()
         if not isinstance(net, nn.Module):
             raise TypeError(f"Views: net is a {type(net).__name__} but must be an nn.Module")
-        if not isinstance(shift, int) or shift < 0:
-            raise ValueError(f"Views: shift is {shift!r} but must be an int of at least 0")
-        self.net, self.flip, self.shift = net, flip, shift
+        self.net, self.flip, self.shift = net, flip, whole("Views", "shift", shift, 0)
         self.training = net.training
 
     def forward(self, x: Tensor) -> Tensor:

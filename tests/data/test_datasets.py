@@ -485,8 +485,9 @@ def test_the_first_items_of_a_generated_set(name: str) -> None:
 
 
 def test_a_count_that_is_none() -> None:
-    with pytest.raises(ValueError, match=r"data: count=-1 but must be 0 or more; leave it out for all items"):
-        data.load("synthetic-digits", "test", count=-1)
+    for count in (-1, 1.5, True):
+        with pytest.raises(ValueError, match=rf"data: count={count} but must be an int of at least 0; leave it out"):
+            data.load("synthetic-digits", "test", count=count)
 
 
 @pytest.mark.deep                          # test_commands.py has its size

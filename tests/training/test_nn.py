@@ -200,7 +200,7 @@ def test_a_part_switches_as_its_class_says() -> None:
     one[0].train = lambda training=True: one[0]
     assert one.eval()[0].training
     net.eval()
-    with switched(net, True):
+    with switched([net], True):
         assert (net[1].training, net[0].norm.training) == (True, False)
 
 

@@ -37,8 +37,7 @@ class Spec:
 def _idx_set(name: str, classes: tuple[str, ...], folders: tuple[str, ...], bases: tuple[str, ...],
              facts: tuple[tuple[int, str, int, str], ...]) -> Spec:
     """MNIST and sets with the same file names. facts: for each name in order, size and SHA-256 of it and its .gz."""
-    names = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
-             "t10k-labels-idx1-ubyte")
+    names = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
     files = tuple(DataFile(n, size, sha) for n, (size, sha, _, _) in zip(names, facts, strict=True))
     downloads = tuple(Download(f"{n}.gz", size, sha, tuple(f"{base}{n}.gz" for base in bases))
                       for n, (_, _, size, sha) in zip(names, facts, strict=True))

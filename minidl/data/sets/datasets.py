@@ -13,22 +13,15 @@ from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
 
-from ...core.device import as_array, unmasked
 from ...core.host import cache_folder
+from ...ops.common.geometry import is_int
 from ..images import channel_statistics
 from ..items import Items
 from ..once import once
+from . import synthetic
 from .catalog import OWNERS, SPECS, DataFile, Spec
 from .download import install
 from .formats import FORMATS, SUFFIXES, Content, parse_idx, read
-from .synthetic import (
-    SHAPE_CLASSES,
-    TABLE_CLASSES,
-    TABLE_COLUMNS,
-    synthetic_digits,
-    synthetic_shapes,
-    synthetic_table,
-)
 from .table import Table
 
 Folder = str | os.PathLike[str]
@@ -38,10 +31,11 @@ Generator = Callable[[str, int], tuple[np.ndarray, np.ndarray]]
 SYNTHETIC_SIZES = {"train": 10_000, "test": 2_000}
 # Generated sets: how to draw a split, its classes, and how many images, or rows of a table, a split has.
 SYNTHETIC: dict[str, tuple[Generator, tuple[str, ...], dict[str, int]]] = {
-    "synthetic-digits": (synthetic_digits, tuple("0123456789"), SYNTHETIC_SIZES),
-    "synthetic-shapes": (synthetic_shapes, SHAPE_CLASSES, SYNTHETIC_SIZES),
-    "synthetic-shapes-224": (partial(synthetic_shapes, size=224), SHAPE_CLASSES, {"train": 2_000, "test": 400}),
-    "synthetic-table": (synthetic_table, TABLE_CLASSES, SYNTHETIC_SIZES),
+    "synthetic-digits": (synthetic.synthetic_digits, tuple("0123456789"), SYNTHETIC_SIZES),
+    "synthetic-shapes": (synthetic.synthetic_shapes, synthetic.SHAPE_CLASSES, SYNTHETIC_SIZES),
+    "synthetic-shapes-224": (partial(synthetic.synthetic_shapes, size=224), synthetic.SHAPE_CLASSES,
+                             {"train": 2_000, "test": 400}),
+    "synthetic-table": (synthetic.synthetic_table, synthetic.TABLE_CLASSES, SYNTHETIC_SIZES),
 }
 
 DATASETS: tuple[str, ...] = (*SPECS, *SYNTHETIC)
@@ -63,6 +57,8 @@ class Dataset(Items):
     """
 
     items: ClassVar[str] = "images"
+    numbers: ClassVar[type[np.number]] = np.uint8
+    axes: ClassVar[str] = "(n,c,h,w)"
 
     name: str
     split: str
@@ -70,18 +66,6 @@ class Dataset(Items):
     labels: np.ndarray
     classes: tuple[str, ...] = ()
     source: str = ""
-
-    def __post_init__(self) -> None:
-        unmasked(f"Dataset: {self.name}", (self.images, self.labels))
-        for field in ("images", "labels"):  # of a Series, [i] would be the item that its index calls i
-            object.__setattr__(self, field, as_array(getattr(self, field)))
-        if self.images.dtype != np.uint8 or self.labels.dtype.kind not in "iu":
-            raise TypeError(f"Dataset: {self.name} has images {self.images.dtype} and labels {self.labels.dtype} but "
-                            "needs uint8 and integers; convert them")
-        if self.images.ndim != 4 or self.labels.shape != self.images.shape[:1]:
-            raise ValueError(f"Dataset: {self.name} has images {self.images.shape} and labels {self.labels.shape} but "
-                             "needs (n,c,h,w) and (n,); reshape them")
-        self.require_names()
 
     def __repr__(self) -> str:
         return (f"Dataset({self.name!r}, {self.split!r}, {len(self)} images {self.images.shape[1:]}, "
@@ -127,14 +111,14 @@ def load(name: str, split: str, data_dir: Folder | None = None, *, download: boo
         raise ValueError(f"data: {name!r} is not one of {', '.join(DATASETS)}")
     if split not in SYNTHETIC_SIZES:
         raise ValueError(f"data: split {split!r} is not one of {', '.join(SYNTHETIC_SIZES)}")
-    if count is not None and count < 0:
-        raise ValueError(f"data: count={count} but must be 0 or more; leave it out for all items")
+    if count is not None and not is_int(count, 0):
+        raise ValueError(f"data: count={count!r} but must be an int of at least 0; leave it out for all items")
     roots = _roots(name, data_dir)
     if name in SYNTHETIC:
         draw, classes, sizes = SYNTHETIC[name]
         size = sizes[split] if count is None else min(count, sizes[split])
         if name == "synthetic-table":
-            return Table(name, split, *draw(split, size), TABLE_COLUMNS, classes, "generated")
+            return Table(name, split, *draw(split, size), synthetic.TABLE_COLUMNS, classes, "generated")
         return Dataset(name, split, *draw(split, size), classes, "generated")
     spec = SPECS[name]
     refused: list[str] = []

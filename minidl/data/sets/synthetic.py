@@ -20,11 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SHAPE_CLASSES", "TABLE_CLASSES", "TABLE_COLUMNS", "synthetic_digits", "synthetic_shapes", "synthetic_table"]
-
 Array = NDArray[Any]
 
-SPLITS = ("train", "test")
 CLASSES = 10
 CHUNK = 32  # images rendered at once: their arrays stay in the cache
 
@@ -42,10 +39,7 @@ def sample(ranges: dict[str, tuple[float, float, int]], stream: str, start: int,
     sizes = [size for _, _, size in ranges.values()]
     words = random_words(stream, start, count, sum(sizes))
     parts = np.split((words >> 11) * 2.0**-53, np.cumsum(sizes)[:-1], axis=1)  # uniform in [0, 1)
-    return {
-        name: low + (high - low) * part
-        for (name, (low, high, _)), part in zip(ranges.items(), parts, strict=True)
-    }
+    return {name: low + (high - low) * part for (name, (low, high, _)), part in zip(ranges.items(), parts, strict=True)}
 
 
 def pixel_noise(shape: tuple[int, int, int], stream: str, start: int, count: int) -> Array:
@@ -78,18 +72,6 @@ def rotation(half_angle_tangent: Array) -> tuple[Array, Array]:
     """Return (cosine, sine) of the angle whose half has this tangent."""
     t2 = half_angle_tangent * half_angle_tangent
     return (1 - t2) / (1 + t2), 2 * half_angle_tangent / (1 + t2)
-
-
-def checked_stream(function: str, split: str, count: int, seed: int) -> str:
-    """Refuse arguments that make no sense; return the name of the random stream that they select."""
-    if split not in SPLITS:
-        raise ValueError(f"{function}: split must be 'train' or 'test', got {split!r}")
-    for name, value in (("count", count), ("seed", seed)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-            raise TypeError(f"{function}: {name} must be an integer, got {value!r} of type {type(value).__name__}")
-    if count < 0:
-        raise ValueError(f"{function}: count must be 0 or more, got {count}")
-    return f"{function}/{split}/{seed}"
 
 
 # Two ways to write each digit. A point is two figures, x then y, on a grid from 0 to 9 with y downwards; the pen
@@ -135,10 +117,8 @@ def smooth_curve(points: Array, rounds: int = 4) -> Array:
 
 def pen_path(glyph: str) -> Array:
     """Return the PEN_POINTS places, evenly spaced along the strokes of `glyph`, in a box from 0 to 1."""
-    strokes = [
-        smooth_curve(np.array([[int(point[0]), int(point[1])] for point in stroke.split()], dtype=float))
-        for stroke in glyph.split("/")
-    ]
+    strokes = [smooth_curve(np.array([[*map(int, point)] for point in stroke.split()], dtype=float))
+               for stroke in glyph.split("/")]
     steps = [np.sqrt(np.square(np.diff(stroke, axis=0)).sum(axis=1)) for stroke in strokes]
     # Lifting the pen costs no length, so that no point falls between two strokes.
     travelled = np.cumsum(np.concatenate([np.concatenate([[0.0], step]) for step in steps]))
@@ -166,15 +146,11 @@ def pen_points(labels: Array, draw: dict[str, Array]) -> tuple[Array, Array]:
     for knot in range(KNOTS * KNOTS):
         x = x + weights[..., knot] * draw["wobble"][:, 2 * knot, None]
         y = y + weights[..., knot] * draw["wobble"][:, 2 * knot + 1, None]
-    x = (x - 0.5) * draw["width"]
-    y = (y - 0.5) * draw["height"]
+    x, y = (x - 0.5) * draw["width"], (y - 0.5) * draw["height"]
     x = x - draw["slant"] * y
-    cosine, sine = rotation(draw["turn"])
-    _, h, w = DIGIT_IMAGE
-    return (
-        cosine * x - sine * y + draw["shift"][:, :1] + (w - 1) / 2,
-        sine * x + cosine * y + draw["shift"][:, 1:] + (h - 1) / 2,
-    )
+    (cosine, sine), (_, h, w) = rotation(draw["turn"]), DIGIT_IMAGE
+    return (cosine * x - sine * y + draw["shift"][:, :1] + (w - 1) / 2,
+            sine * x + cosine * y + draw["shift"][:, 1:] + (h - 1) / 2)
 
 
 def squared_distance(x: Array, y: Array, h: int, w: int) -> Array:
@@ -194,14 +170,13 @@ def synthetic_digits(split: str, count: int, seed: int = 0) -> tuple[Array, Arra
 
     Returns images, uint8 (count,1,28,28) with paper near 0 and ink up to 255, and labels, uint8 (count,).
     Each ten consecutive images hold each digit once. The first k images of a longer request are those of a request
-    for k. Raises ValueError for a split other than 'train' and 'test' or a negative count, and TypeError for a count
-    or seed that is not an integer.
+    for k. `data.load` checks split and count.
 
     >>> images, labels = synthetic_digits("train", 20)
     >>> images.shape, images.dtype.name, sorted(labels[:10].tolist())
     ((20, 1, 28, 28), 'uint8', [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
-    stream = checked_stream("synthetic_digits", split, count, seed)
+    stream = f"synthetic_digits/{split}/{seed}"
     labels = shuffled_labels(f"{stream}/labels", count)
     images = np.empty((count, *DIGIT_IMAGE), np.uint8)
     for start, stop in chunks(count):
@@ -303,17 +278,14 @@ def synthetic_shapes(split: str, count: int, seed: int = 0, size: int = SHAPE_SI
 
     Returns images, uint8 (count,3,size,size), and labels, uint8 (count,), that index SHAPE_CLASSES. Colours are drawn
     without regard to the class; in a third of the images the shape is darker than its ground. Another size shows the
-    same scenes in more pixels, or fewer. Order, prefixes and errors are those of `synthetic_digits`; ValueError also
-    for a size below 1.
+    same scenes in more pixels, or fewer. Order and prefixes are those of `synthetic_digits`.
 
     >>> images, labels = synthetic_shapes("test", 10)
     >>> images.shape, images.dtype.name, SHAPE_CLASSES[3]
     ((10, 3, 32, 32), 'uint8', 'star')
     """
-    stream = checked_stream("synthetic_shapes", split, count, seed)
+    stream = f"synthetic_shapes/{split}/{seed}"
     labels = shuffled_labels(f"{stream}/labels", count)
-    if size < 1:
-        raise ValueError(f"synthetic_shapes: size must be 1 or more, got {size}")
     image = (3, size, size)
     images = np.empty((count, *image), np.uint8)
     pixel = np.float32(SHAPE_SIZE / size)  # in pixels of the small images, as places and sizes are
@@ -359,13 +331,13 @@ def synthetic_table(split: str, count: int, seed: int = 0) -> tuple[Array, Array
     TABLE_CLASSES. Two facts make the class: whether left and right have the same sign (right is counted in hundreds),
     and whether the place (x, y) is near the middle or far from it; both are blurred by noise. "trend" grows a little
     with the class, and "echo" is left with more noise. "large", "small", "whole" and "idle" each have a scale of their
-    own and say nothing. Order, prefixes and errors are those of `synthetic_digits`, with runs of four.
+    own and say nothing. Order and prefixes are those of `synthetic_digits`, with runs of four.
 
     >>> rows, labels = synthetic_table("train", 8)
     >>> rows.shape, rows.dtype.name, sorted(labels[:4].tolist())
     ((8, 10), 'float64', [0, 1, 2, 3])
     """
-    stream = checked_stream("synthetic_table", split, count, seed)
+    stream = f"synthetic_table/{split}/{seed}"
     labels = shuffled_labels(f"{stream}/labels", count, len(TABLE_CLASSES))
     draw = sample(TABLE_RANGES, f"{stream}/rows", 0, count)
     other, distant = labels // 2, labels % 2
@@ -376,15 +348,8 @@ def synthetic_table(split: str, count: int, seed: int = 0) -> tuple[Array, Array
     radius = np.where(distant == 1, draw["far"][:, 0], draw["near"][:, 0]) * np.where(draw["half"][:, 0] > 0, 1.0, -1.0)
     cosine, sine = rotation(draw["turn"][:, 0])
     columns = (
-        left + TABLE_NOISE * noise[:, 0],
-        100 * (right + TABLE_NOISE * noise[:, 1]),
-        radius * cosine + TABLE_NOISE * noise[:, 2],
-        radius * sine + TABLE_NOISE * noise[:, 3],
-        20 + 0.25 * labels + noise[:, 4],
-        left + 2 * noise[:, 5],
-        5000 + 2000 * noise[:, 6],
-        0.001 * noise[:, 7],
-        np.floor(draw["whole"][:, 0]),
-        noise[:, 9],
-    )
+        left + TABLE_NOISE * noise[:, 0], 100 * (right + TABLE_NOISE * noise[:, 1]),
+        radius * cosine + TABLE_NOISE * noise[:, 2], radius * sine + TABLE_NOISE * noise[:, 3],
+        20 + 0.25 * labels + noise[:, 4], left + 2 * noise[:, 5],
+        5000 + 2000 * noise[:, 6], 0.001 * noise[:, 7], np.floor(draw["whole"][:, 0]), noise[:, 9])
     return np.stack(columns, axis=1), labels

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...core.device import as_array, unmasked
 from ...core.host import MAX_NAME, is_name
 from ..chance import chances, for_the_test, require_both, require_two
 from ..items import Items
@@ -45,6 +44,8 @@ class Table(Items):
     """
 
     items: ClassVar[str] = "rows"
+    numbers: ClassVar[type[np.number]] = np.floating
+    axes: ClassVar[str] = "(n,columns)"
 
     name: str
     split: str
@@ -53,18 +54,6 @@ class Table(Items):
     columns: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     source: str = ""
-
-    def __post_init__(self) -> None:
-        unmasked(f"Table: {self.name}", (self.rows, self.labels))
-        for field in ("rows", "labels"):  # of a Series, [i] would be the item that its index calls i
-            object.__setattr__(self, field, as_array(getattr(self, field)))
-        if self.rows.dtype.kind != "f" or self.labels.dtype.kind not in "iu":
-            raise TypeError(f"Table: {self.name} has rows {self.rows.dtype} and labels {self.labels.dtype} but needs "
-                            "floating numbers and integers; convert them")
-        if self.rows.ndim != 2 or self.labels.shape != self.rows.shape[:1]:
-            raise ValueError(f"Table: {self.name} has rows {self.rows.shape} and labels {self.labels.shape} but needs "
-                             "(n,columns) and (n,); reshape them")
-        self.require_names()
 
     def __repr__(self) -> str:
         return (f"Table({self.name!r}, {self.split!r}, {len(self)} rows of {self.rows.shape[1]}, {len(self.classes)} "

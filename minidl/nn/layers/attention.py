@@ -8,9 +8,10 @@ import numpy as np
 
 from ... import ops
 from ...core.tensor import Tensor
+from ...ops.common.geometry import flags
 from .. import init
 from ..module import Module
-from .basic import Linear, _flags, _positive
+from .basic import Linear, _positive
 
 
 class MultiheadAttention(Module):
@@ -35,7 +36,7 @@ class MultiheadAttention(Module):
         if embed_dim % num_heads or not 0 <= dropout < 1:
             raise ValueError(f"MultiheadAttention: embed_dim is {embed_dim}, num_heads {num_heads} and dropout "
                              f"{dropout!r} but the heads must divide embed_dim, and dropout be in [0, 1)")
-        _flags("MultiheadAttention", bias=bias, batch_first=batch_first)
+        flags("MultiheadAttention", bias=bias, batch_first=batch_first)
         self.num_heads, self.dropout, self.batch_first = num_heads, dropout, bool(batch_first)
         self.in_proj_weight = init.xavier_uniform_(init.parameter((3 * embed_dim, embed_dim)))
         self.in_proj_bias = init.parameter((3 * embed_dim,)) if bias else None

@@ -8,7 +8,7 @@ from typing import Any, SupportsIndex
 
 from ... import ops
 from ...core.tensor import Tensor
-from ...ops.common.geometry import Padding, Pair, Triple, Windows, around, edges, is_int, pair, plain, several
+from ...ops.common.geometry import Padding, Pair, Triple, Windows, around, edges, pair, plain, several, whole
 from .. import init
 from ..module import Module, require_module
 
@@ -108,18 +108,7 @@ def _parameter(shape: tuple[int, ...], fan_in: int) -> Tensor:
 
 def _positive(name: str, **sizes: int) -> list[int]:
     """The sizes as Python ints; NumPy's are converted. Raises ValueError for one that is not a size."""
-    found = {what: plain(size) for what, size in sizes.items()}
-    for what, size in found.items():
-        if not is_int(size, 1):
-            raise ValueError(f"{name}: {what} is {size!r} but must be an int of at least 1")
-    return list(found.values())
-
-
-def _flags(name: str, **flags: object) -> None:
-    """Refuse what is not True or False: an activation's name in the place of a bias would count as True."""
-    for what, flag in flags.items():
-        if flag not in (False, True):
-            raise ValueError(f"{name}: {what} is {flag!r} but must be True or False")
+    return [whole(name, what, size, 1) for what, size in sizes.items()]
 
 
 class Conv(Module):

@@ -165,8 +165,7 @@ def _model_name(model: Model) -> str:
 def _state(op: str, model: Model) -> dict[str, np.ndarray]:
     """The model's parameters and buffers, all of which a file can hold."""
     if not hasattr(model, "state_dict"):
-        raise TypeError(f"{op}: expected a model but got a {type(model).__name__}; "
-                        f"call minidl.{op}(model, path)")
+        raise TypeError(f"{op}: expected a model but got a {type(model).__name__}; call minidl.{op}(model, path)")
     state = model.state_dict()
     if not all(hasattr(array, "dtype") for array in state.values()):
         raise TypeError(f"{op}: expected a model but got {type(model).__name__}, whose state_dict() is not of arrays; "

@@ -1,13 +1,17 @@
-"""Learning-rate schedules: functions of the step that give a factor of the rate."""
+"""Learning-rate schedules: functions of the step that give a factor of the rate; and rates that fall when a measured
+number stops getting better."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from ...ops.common.geometry import whole
+from ..checks import Judge, check_number
 
-from ..checks import check_number
+if TYPE_CHECKING:
+    from ..optimizer import Optimizer
 
 Schedule = Callable[[int], float]
 
@@ -27,7 +31,7 @@ def step(every: int, gamma: float = 0.1) -> Schedule:
     >>> [step(2, 0.5)(i) for i in range(4)]
     [1.0, 1.0, 0.5, 0.5]
     """
-    every = _whole("step", "every", every)
+    every = whole("step", "every", every, 1)
     check_number("step", "gamma", gamma)
     return lambda i: float(gamma ** (i // every))
 
@@ -38,7 +42,7 @@ def linear(total: int, end: float = 0.0) -> Schedule:
     >>> [linear(4)(i) for i in range(6)]
     [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     """
-    total = _whole("linear", "total", total)
+    total = whole("linear", "total", total, 1)
     check_number("linear", "end", end)
     return lambda i: 1.0 + (end - 1.0) * min(i / total, 1.0)
 
@@ -49,7 +53,7 @@ def cosine(total: int, end: float = 0.0) -> Schedule:
     >>> round(cosine(4)(2), 3)
     0.5
     """
-    total = _whole("cosine", "total", total)
+    total = whole("cosine", "total", total, 1)
     check_number("cosine", "end", end)
     return lambda i: end + (1.0 - end) * (1.0 + math.cos(math.pi * min(i / total, 1.0))) / 2.0
 
@@ -60,7 +64,7 @@ def warmup(steps: int, after: Schedule) -> Schedule:
     >>> [warmup(2, constant())(i) for i in range(3)]
     [0.5, 1.0, 1.0]
     """
-    steps = _whole("warmup", "steps", steps)
+    steps = whole("warmup", "steps", steps, 1)
     return lambda i: (i + 1) / steps if i < steps else after(i - steps)
 
 
@@ -73,7 +77,7 @@ def one_cycle(total: int, rise: float = 0.3, start: float = 1 / 25, end: float =
     >>> [round(one_cycle(10)(i), 2) for i in range(11)]
     [0.04, 0.52, 1.0, 0.95, 0.81, 0.61, 0.39, 0.19, 0.05, 0.0, 0.0]
     """
-    total = _whole("one_cycle", "total", total)
+    total = whole("one_cycle", "total", total, 1)
     check_number("one_cycle", "start", start)
     check_number("one_cycle", "end", end)
     if not 0 <= rise <= 1:
@@ -92,12 +96,6 @@ def factor_at(schedule: Schedule, step: int) -> float:
     factor = schedule(step)
     check_number(f"schedule, step {step}", "factor of the rate", factor)
     return float(factor)
-
-
-def _whole(name: str, what: str, value: int) -> int:
-    if not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"{name}: {what} is {value!r} but must be an int of at least 1")
-    return int(value)
 
 
 def _warmup_cosine(total: int) -> Schedule:
@@ -127,3 +125,69 @@ def schedule(name: str, total: int) -> Schedule:
     if name not in SCHEDULES:
         raise ValueError(f"schedule: {name!r} is not one of {', '.join(SCHEDULES)}")
     return SCHEDULES[name](max(1, total))
+
+
+# ---------------------------------------------------------------- by a measured number
+MIN_CHANGE = 1e-8                          # of a rate, as in PyTorch: a smaller change is not made
+
+
+class Plateau(Judge):
+    """Multiply an optimizer's rates by a factor when a metric has not become better for more than `patience` epochs.
+
+    metric: which of an epoch's metrics counts. mode: "min" if lower is better, below best * (1 - threshold);
+    "max" if higher is better, above best * (1 + threshold); the names of a loss and an accuracy say which. No rate is
+    made smaller than min_lr, and none is raised to it. As a callback of `training.fit` it observes each epoch, and
+    goes on from a checkpoint; by hand, call `observe`. PyTorch's ReduceLROnPlateau does the same, with these defaults.
+
+    Raises ValueError for a factor that is not from 0 to below 1, patience that is not an int of at least 0, and
+    thresholds or rates below 0, also if they are set later; and for a metric of another name without a mode.
+
+    >>> from minidl import Tensor, optim
+    >>> sgd = optim.SGD([Tensor([1.0], requires_grad=True)], lr=0.1)
+    >>> plateau = Plateau(sgd, factor=0.5, patience=1)
+    >>> for loss in (3.0, 2.0, 2.0, 2.5, 1.0):
+    ...     plateau.observe(loss), sgd.lr
+    (False, 0.1)
+    (False, 0.1)
+    (False, 0.1)
+    (True, 0.05)
+    (False, 0.05)
+    """
+
+    def __init__(self, optimizer: Optimizer, factor: float = 0.1, patience: int = 10, threshold: float = 1e-4,
+                 min_lr: float = 0.0, metric: str = "test_loss", mode: str | None = None):
+        if not hasattr(optimizer, "groups"):
+            raise TypeError(f"Plateau: optimizer is a {type(optimizer).__name__} but must be one of minidl.optim; call "
+                            "Plateau(optimizer, ...)")
+        self.optimizer, self.factor, self.patience, self.threshold = optimizer, factor, patience, threshold
+        self.min_lr, self.waited = min_lr, 0
+        super().__init__(metric, mode)
+
+    def observe(self, value: float) -> bool:
+        """Note a value of the metric. Returns whether a rate was made smaller."""
+        limit = self.best * (1 - self.sign * self.threshold) if math.isfinite(self.best) else self.best
+        if self.sign * value < self.sign * limit:
+            self.best, self.waited = float(value), 0
+        else:
+            self.waited += 1
+        if self.waited <= self.patience:
+            return False
+        self.waited, smaller = 0, False
+        for group in self.optimizer.groups:
+            lr = max(group["lr"] * self.factor, self.min_lr)
+            if group["lr"] - lr > MIN_CHANGE:
+                group["lr"], smaller = lr, True
+        return smaller
+
+    def on_epoch_end(self, metrics: Mapping[str, Any]) -> None:
+        """As a callback of `training.fit`: observe. Raises ValueError for a metric that an epoch does not have."""
+        self.observe(self.judged(metrics))
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint; the rates are in the optimizer's state."""
+        return {**super().state_dict(), "waited": self.waited}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """From a checkpoint. Raises ValueError for another metric or mode."""
+        super().load_state_dict(state)
+        self.waited = int(state["waited"])
