@@ -1,5 +1,5 @@
-"""What surrounds a run: where files are kept between runs, what pip is to install, whether there is a stream to print
-to, and which names can be printed."""
+"""What surrounds a run: where files are kept between runs, files from strangers, what pip is to install, whether there
+is a stream to print to, and which names can be printed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import shlex
 import unicodedata
 from pathlib import Path
+from typing import BinaryIO
 
 ROOT = Path(__file__).resolve().parents[2]             # of a checkout, or site-packages
 MAX_NAME = 200                                         # characters
@@ -31,6 +32,20 @@ def cache_folder() -> Path:
     """
     own = os.environ.get("MINIDL_CACHE")
     return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minidl"
+
+
+def open_file(who: str, path: str | os.PathLike[str]) -> BinaryIO:
+    """A file, open for reading. Raises, in the name of `who`, ValueError for a pipe, a device or a folder, and OSError
+    for what cannot be opened."""
+    path = Path(path).expanduser()
+    if path.exists() and not path.is_file():               # a pipe may have no end
+        raise ValueError(f"{who}: {path} is not a file, but a folder, a pipe or a device; write its content to a file, "
+                         "and name that")
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise type(error)(f"{who}: {path} cannot be opened ({error.strerror}); name a file that is there and may be "
+                          "read") from None
 
 
 def install(extra: str) -> str:

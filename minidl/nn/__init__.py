@@ -5,17 +5,14 @@ from . import init as init
 from . import utils as utils
 from .containers import Identity, ModuleDict, ModuleList
 from .layers.attention import MultiheadAttention
-from .layers.basic import AvgPool2d, Conv2d, Flatten, Linear, MaxPool2d, ReLU, Sequential, Sigmoid, Tanh
-from .layers.lecun1998 import RBF, ScaledTanh, Subsample2d, TableConv2d
-from .layers.local import LocallyConnected2d
-from .layers.lookup import Embedding
+from .layers.basic import AvgPool2d, Conv2d, Embedding, Flatten, Linear, MaxPool2d, ReLU, Sequential, Sigmoid, Tanh
+from .layers.lecun1998 import RBF, LocallyConnected2d, ScaledTanh, Subsample2d, TableConv2d
 from .layers.norm import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, LocalResponseNorm
 from .layers.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from .layers.resample import AdaptiveAvgPool2d, Conv1d, Conv3d, ConvTranspose2d, PixelShuffle, Upsample
 from .layers.units import ELU, GELU, Dropout, Dropout2d, Hardsigmoid, LeakyReLU, SiLU, Softmax, Softplus
 from .losses import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, MSELoss, NLLLoss
-from .module import Module
-from .parameter import Parameter
+from .module import Module, Parameter
 from .table import Summary, summary
 
 __all__ = [

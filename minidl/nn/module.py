@@ -13,6 +13,7 @@ import numpy as np
 from ..core.device import DType, as_array, destination, to_device, unmasked
 from ..core.mode import Watched, mode, no_grad, note_change
 from ..core.tensor import Tensor, mark_changed
+from ..ops.create import tensor
 from .habits import Habits, M, without_counts
 
 _MAX_NAMED = 20                            # at most this many entries that do not fit are named in a message
@@ -305,6 +306,15 @@ def switched(nets: Collection[Module], training: bool) -> Iterator[None]:
     finally:
         for module, was_training in before:
             module.training = was_training
+
+
+def Parameter(data: object, requires_grad: bool = True) -> Tensor:
+    """A leaf with a copy of the data, or of a Tensor's; a Module's attributes that require a gradient are parameters.
+
+    >>> Parameter(Tensor([1.0, 2.0])).requires_grad
+    True
+    """
+    return tensor(data.detach()._data if isinstance(data, Tensor) else data, requires_grad=requires_grad)
 
 
 def _array(name: str, value: object) -> np.ndarray:

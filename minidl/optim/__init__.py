@@ -5,8 +5,7 @@ from .averages import EMA
 from .clip import clip_grad_norm, clip_grad_value
 from .muon import Muon
 from .optimizer import Group, Optimizer
-from .rates import Rates
-from .rates.schedules import SCHEDULES, Plateau, Schedule, constant, cosine, linear, one_cycle, schedule, step, warmup
+from .rates import SCHEDULES, Plateau, Rates, Schedule, constant, cosine, linear, one_cycle, schedule, step, warmup
 from .sgd import SGD
 from .together import OPTIMIZERS, Together
 

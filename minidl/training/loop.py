@@ -27,7 +27,7 @@ from ..distributed import average
 from ..habits import told
 from ..nn.module import switched
 from ..ops.common.geometry import whole
-from ..optim.rates.schedules import factor_at
+from ..optim.rates import factor_at
 from . import metrics as measure
 from . import ranks
 from .callbacks import Callback, Callbacks, Step

@@ -94,7 +94,7 @@ CORE, OPS, CUDA = "minidl/core", "minidl/ops", "minidl/ops/cuda"
 BASE = ("numpy", *(f"{CORE}/{name}" for name in ("contexts", "mode", "tensor", "by_tensor", "device", "host",
                                                    "rng")), OPS)
 NN = tuple(f"minidl/nn/{name}" for name in ("__init__", "containers", "habits", "init", "layers", "losses", "module",
-                                            "parameter", "table"))         # all but weights
+                                            "table"))                      # all but weights
 NAMES = {"arrays": ("arrange", "basic", "contraction", "functions", "indexing", "methods", "operators", "select",
                     "shapes", "statistics"),
          "layers": ("activation", "attention", "conv", "linear", "lookup", "norm", "pool", "resample", "units"),
@@ -192,10 +192,8 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/optim", ("minidl/core/pools", "minidl/optim", *BASE)),
     ("minidl/data/chance", ("numpy", f"{CORE}/rng")),
     ("minidl/data/items", ("numpy", f"{CORE}/device")),
-    ("minidl/data/sets/files", ()),
-    ("minidl/data/sets/picture", ("numpy", "PIL", f"{CORE}/host", "minidl/data/sets/files")),
-    ("minidl/data/sets/table", ("numpy", f"{CORE}/host", "minidl/data/chance", "minidl/data/items",
-                                "minidl/data/sets/files")),
+    ("minidl/data/sets/picture", ("numpy", "PIL", f"{CORE}/host")),
+    ("minidl/data/sets/table", ("numpy", f"{CORE}/host", "minidl/data/chance", "minidl/data/items")),
     ("minidl/data/sets/folder", ("numpy", "minidl/data/chance", "minidl/data/sets/datasets", "minidl/data/sets/picture",
                                  "minidl/data/sets/table", "minidl/data/sources")),
     ("minidl/data", ("tqdm", f"{CORE}/host", "minidl/data", *BASE)),
@@ -284,7 +282,7 @@ def test_imports_keep_to_the_rooms(module: str) -> None:
     ("minidl/nn/module", "from .weights import save", ["minidl/nn/weights/__init__"]),
     ("minidl/nn/init", "from . import module", ["minidl/nn/module"]),
     ("minidl/ops/create", "from ..lab.emulator import watch", ["minidl/lab/emulator/watch"]),
-    ("minidl/distributed/nccl", "from ..compiler.graph import give_up", ["minidl/compiler/graph"]),
+    ("minidl/distributed/mpi", "from ..compiler.graph import give_up", ["minidl/compiler/graph"]),
     ("minidl/lab/own", "from ..tools import cli", ["minidl/tools/cli/__init__"]),
     ("minidl/core/device", "def f():\n    import torch", ["torch"]),
     ("zoo/mlp", "from minidl.ops.common.op import op", ["minidl/ops/common/op"]),

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.host import install
-from .files import open_file
+from ...core.host import install, open_file
 
 if TYPE_CHECKING:
     from PIL import Image

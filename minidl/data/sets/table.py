@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...core.host import MAX_NAME, is_name
+from ...core.host import MAX_NAME, is_name, open_file
 from ..chance import chances, for_the_test, require_both, require_two
 from ..items import Items
-from .files import open_file
 
 Cells = list[tuple[int, list[str]]]        # the number of each line, and its values
 

@@ -1,17 +1,20 @@
-"""Learning-rate schedules: functions of the step that give a factor of the rate; and rates that fall when a measured
-number stops getting better."""
+"""Learning rates: schedules, which give a factor of the rate for each step; the rates of a whole schedule, where the
+update itself reads them; and rates that fall when a measured number stops getting better."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...ops.common.geometry import whole
-from ..checks import Judge, check_number
+import numpy as np
+
+from ..core.tensor import Tensor
+from ..ops.common.geometry import whole
+from .checks import Judge, check_number
 
 if TYPE_CHECKING:
-    from ..optimizer import Optimizer
+    from .optimizer import Optimizer
 
 Schedule = Callable[[int], float]
 
@@ -125,6 +128,33 @@ def schedule(name: str, total: int) -> Schedule:
     if name not in SCHEDULES:
         raise ValueError(f"schedule: {name!r} is not one of {', '.join(SCHEDULES)}")
     return SCHEDULES[name](max(1, total))
+
+
+# ---------------------------------------------------------------- of a whole schedule
+class Rates(NamedTuple):
+    """The learning rates of a whole schedule, on the parameters' device, where the update itself reads them.
+
+    table: float64 (groups, steps). position: int64 (1 or more,); the rates of a step are table[:, position[0]]. It
+    counts from 0, as `data.DeviceBatches.position` does.
+    """
+
+    table: Tensor
+    position: Tensor
+
+
+def check_rates(name: str, rates: object, groups: int) -> None:
+    """Refuse what is not the rates of `groups` groups, for the optimizer of this name."""
+    if not isinstance(rates, Rates):
+        raise TypeError(f"{name}.step: rates is a {type(rates).__name__} but must be an optim.Rates(table, position); "
+                        "for a number, set lr")
+    for what, t, dtype, axes in (("table", rates.table, np.float64, 2), ("position", rates.position, np.int64, 1)):
+        if not isinstance(t, Tensor) or t.dtype != dtype or t.ndim != axes or t.size == 0:
+            given = f"a {type(t).__name__}" if not isinstance(t, Tensor) else f"{t.dtype} of shape {t.shape}"
+            raise ValueError(f"{name}.step: the rates' {what} is {given} but must be a Tensor of {np.dtype(dtype)}: "
+                             "table (groups, steps), position (1 or more,)")
+    if rates.table.shape[0] != groups:
+        raise ValueError(f"{name}.step: the rates' table has shape {rates.table.shape} but there are {groups} "
+                         "parameter groups; give a row to each")
 
 
 # ---------------------------------------------------------------- by a measured number
