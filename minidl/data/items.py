@@ -56,7 +56,7 @@ class Items:
             object.__setattr__(self, field, as_array(getattr(self, field)))
         values, labels = (getattr(self, field) for field in both)
         if not np.issubdtype(values.dtype, self.numbers) or labels.dtype.kind not in "iu":
-            needs = {np.uint8: "uint8", np.floating: "floating numbers"}[self.numbers]
+            needs = "uint8" if self.numbers is np.uint8 else "floating numbers"
             raise TypeError(f"{who} has {self.items} {values.dtype} and labels {labels.dtype} but needs {needs} and "
                             "integers; convert them")
         if values.ndim != self.axes.count(",") + 1 or labels.shape != values.shape[:1]:

@@ -54,7 +54,7 @@ def average(params: Iterable[Tensor], share: float | Tensor | None = None, world
     gradients = [p._grad._data for p in live.values()]  # type: ignore[union-attr]  # live: there is one
     if on_cpu:
         sent = frozenset((i, g.shape, str(g.dtype)) for i, g in zip(live, gradients, strict=True))
-        world = _agreed(world, sent)       # type: ignore[arg-type]  # worlds are themselves alone
+        world = _agreed(world, sent)       # type: ignore[assignment]  # it has all that a world has
         gradients = gradients or [k.getitem(k.reshape(params[0]._data, (-1,)), slice(0, 0))]   # to agree all the same
     if isinstance(share, Tensor):          # the sum of weight * gradient, divided by that of the weights
         weight = share._data

@@ -48,16 +48,6 @@ def check_number(owner: str, name: str, value: object) -> None:
 MODES = {"loss": "min", "accuracy": "max"}             # by the last word of a metric's name
 
 
-def mode_of(owner: str, metric: str, mode: str | None) -> str:
-    """Whether a metric is better if it is lower ("min") or higher ("max"): `mode` if given, else by its name. Raises
-    ValueError for another mode, and if a name does not say it."""
-    found = MODES.get(metric.rpartition("_")[2]) if mode is None else mode
-    if found not in ("min", "max"):
-        what = f"mode is {mode!r}" if mode is not None else f"the name of metric {metric!r} does not say what is better"
-        raise ValueError(f"{owner}: {what}; pass mode='min' if lower is better, else mode='max'")
-    return found
-
-
 class Checked:
     """An object whose numbers are looked at whenever one is set."""
 
@@ -74,7 +64,11 @@ class Judge(Checked):
         if not isinstance(metric, str):
             raise TypeError(f"{type(self).__name__}: metric is {metric!r} but must be a metric's name, such as "
                             "'test_loss'; it comes first, other options by their names")
-        self.metric, self.mode = metric, mode_of(type(self).__name__, metric, mode)
+        found = MODES.get(metric.rpartition("_")[2]) if mode is None else mode
+        if found not in ("min", "max"):
+            what = f"the name of metric {metric!r} does not say what is better" if mode is None else f"mode is {mode!r}"
+            raise ValueError(f"{type(self).__name__}: {what}; pass mode='min' if lower is better, else mode='max'")
+        self.metric, self.mode = metric, found
         self.best = self.sign * math.inf
 
     @property

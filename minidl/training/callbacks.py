@@ -105,7 +105,7 @@ class EarlyStop(Judge):
         self.waited, self._loaded = int(state["waited"]), True
 
 
-def plain(value: object) -> object:
+def plain(value: object) -> Any:
     """A value whose Tensors, arrays and numbers of NumPy are Python's numbers, or lists of these."""
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items()}
@@ -163,7 +163,7 @@ class Callbacks:
         stop = False
         for callback in self.epochs:
             stop |= _true(callback(metrics))
-            metrics.update({name: plain(value) for name, value in metrics.items()})
+            metrics.update(plain(metrics))
         return stop
 
     def with_state(self) -> list[Callback]:

@@ -182,7 +182,8 @@ class RunningMetrics:
             shapes = ", ".join(str(t.shape) for t in leaves(targets))
             raise ValueError(f"RunningMetrics: outputs and targets have shapes {outputs.shape} and {shapes} but "
                              "must be (n, ...) and (n, ...); give one target per image")
-        classes = are_classes(outputs, targets)
+        classes = (isinstance(outputs, Tensor) and isinstance(targets, Tensor) and outputs.ndim == 2
+                   and outputs.shape[1] > 1 and targets.shape == outputs.shape[:1] and targets.dtype.kind in "iu")
         if not n:                          # the part of a rank without images: it has no mean
             return classes
         with no_grad():
@@ -329,12 +330,6 @@ def means_of(totals: list[float], count: int, classes: bool, names: Mapping[str,
     loss, right, *others = (total / (count + more) if count + more else math.nan
                             for total, more in zip(totals[:half], totals[half:], strict=True))
     return {"loss": loss, **({"accuracy": right} if classes else {}), **dict(zip(names, others, strict=True))}
-
-
-def are_classes(outputs: object, targets: object) -> bool:
-    """Whether outputs are logits (n,classes) of several classes, and targets one integer each."""
-    return (isinstance(outputs, Tensor) and isinstance(targets, Tensor) and outputs.ndim == 2 and outputs.shape[1] > 1
-            and targets.shape == outputs.shape[:1] and targets.dtype.kind in "iu")
 
 
 def right_answers(logits: Tensor, labels: Tensor | np.ndarray | list[int]) -> int:

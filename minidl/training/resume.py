@@ -146,17 +146,14 @@ def state_of(run: _Plain, place: Place, callbacks: Callbacks) -> State | None:
     if not math.isfinite(place.totals[0]):
         return None
     _tell_names(run, callbacks)
+    net = run.model                        # how to build it, if zoo.build made it from code
+    code = getattr(net, "model_code", None)
     accuracies = [metrics["test_accuracy"] for metrics in place.history if "test_accuracy" in metrics]
     return {"place": asdict(place), "rng": place.key or list(rng.get_state()), "data": _facts(run),
             "best_accuracy": max(accuracies, default=None), **_tensors(run),
-            "optimizer": run.optimizer.state_dict(), "callbacks": callbacks.state_dict(), "net": _net(run.model),
+            "optimizer": run.optimizer.state_dict(), "callbacks": callbacks.state_dict(),
+            "net": {"model": net.model_name, "model_args": net.model_args, "code": dict(code)} if code else None,
             **{LAYERS[part]: layers_of(each, run.modes.get(part)) for part, each in run.modules.items()}}
-
-
-def _net(model: Module) -> dict[str, Any] | None:
-    """How to build a net that zoo.build made from code; None for other nets."""
-    code = getattr(model, "model_code", None)
-    return {"model": model.model_name, "model_args": model.model_args, "code": dict(code)} if code else None
 
 
 def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epochs: int) -> Place:
@@ -258,18 +255,13 @@ def contents_of(loader: object) -> dict[str, str]:
     """
     source: Any = loader.dataset if isinstance(loader, DataLoader) else None
     if isinstance(source, Items):
-        return once(source, lambda: _of_items(source))
+        names = {f"{what} names": _names(getattr(source, field))
+                 for what, field in (("class", "classes"), ("column", "columns")) if hasattr(source, field)}
+        return once(source, lambda: {**names, "labels": _digest(source.labels.astype(np.int64)),
+                                     source.items: _digest(getattr(source, source.items))})
     arrays = None if source is None else arrays_of(source, "fit")
     parts = [] if arrays is None else leaves(arrays)
     return {f"values of array {i} of {len(parts)}": _digest(to_numpy(part)) for i, part in enumerate(parts, 1)}
-
-
-def _of_items(source: Items) -> dict[str, str]:
-    names = {f"{what} names": _names(getattr(source, field)) for what, field in (("class", "classes"),
-                                                                                ("column", "columns"))
-             if hasattr(source, field)}
-    return {**names, "labels": _digest(source.labels.astype(np.int64)),
-            source.items: _digest(getattr(source, source.items))}
 
 
 def differences(there: object, here: dict[str, str]) -> list[str]:

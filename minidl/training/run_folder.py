@@ -11,7 +11,7 @@ import os
 import platform
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -25,9 +25,8 @@ from ..distributed import by_first, current
 from ..nn.weights import require_described, save
 from .callbacks import Step
 from .checkpoint import NAMES, lock
-from .machine import machine
 from .metrics import Metrics
-from .record import FILE, Record
+from .record import FILE, Record, machine
 from .resume import contents_of
 
 OF_DATA = ("in_channels", "in_features", "classes")    # options of a net that its data decide
@@ -103,13 +102,15 @@ class RunFolder:
     record: Record | None = None           # of the inside of the training
     config: Mapping[str, Any] = MappingProxyType({})           # written when training begins,
     names: Mapping[str, str] = MappingProxyType({})            # and these in each line of metrics.jsonl
+    _made: Sequence[Path] = ()             # the folders that were made for it,
+    _mine = False                          # and whether its metrics.jsonl was
     _begun = False                         # whether the training has done a step,
     _before: Mapping[str, int] = MappingProxyType({"epoch": 0, "step": 0})     # what trainings before it have done,
     _done = _before                        # and with its own
 
     def __init__(self, path: str | os.PathLike[str], model: nn.Module | None = None,
                  train: data.DataLoader | None = None, test: data.DataLoader | None = None, resume: bool = False):
-        self.path, self._made, self._mine = Path(path), list[Path](), False
+        self.path = Path(path)
         self.model, self.train, self.config = model, train, {} if model is None else facts(model, train, test)
         self.names = {name: self.config[name] for name in ("model", "data") if name in self.config}
         if model is not None:
@@ -148,7 +149,7 @@ class RunFolder:
     def again(cls, path: str | os.PathLike[str]) -> RunFolder:
         """The folder of a run that is to go on. Raises ValueError if there is none, or if another process uses it."""
         folder = cls.__new__(cls)
-        folder.path, folder._made, folder._mine = Path(path), [], False
+        folder.path = Path(path)
         read_config(folder.path / "config.json")
         folder._go_on()
         return folder
@@ -162,7 +163,7 @@ class RunFolder:
     def of_first(cls, make: Callable[[], RunFolder]) -> RunFolder:
         """The folder that rank 0 makes; the other ranks of a run know its path, and write nothing there."""
         folder = cls.__new__(cls)
-        folder._made, folder._mine, folder._lock = [], False, open(os.devnull, "ab")           # noqa: SIM115
+        folder._lock = open(os.devnull, "ab")                             # noqa: SIM115
 
         def path() -> Path:
             nonlocal folder
