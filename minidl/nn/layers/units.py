@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ... import ops
 from ...core.tensor import Tensor
-from ..module import Module
 from .basic import OfOp
 
 
@@ -46,21 +45,16 @@ class GELU(OfOp, op=ops.gelu, options=("approximate",)):
         self.approximate = approximate
 
 
-class Softmax(Module):
+class Softmax(OfOp, op=ops.softmax, options=("axis",)):
     """`ops.softmax` along an axis, which PyTorch calls dim, as a layer."""
 
     def __init__(self, axis: int = -1, *, dim: int | None = None):
         super().__init__()
         self.axis = axis if dim is None else dim
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.softmax(x, axis=self.axis)
 
-
-class Dropout(Module):
+class Dropout(OfOp, op=ops.dropout, options=("p",)):
     """`ops.dropout` while training, nothing in evaluation. Raises ValueError if p is not in [0, 1)."""
-
-    _op = staticmethod(ops.dropout)
 
     def __init__(self, p: float = 0.5):
         super().__init__()
@@ -69,13 +63,8 @@ class Dropout(Module):
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
-        return type(self)._op(x, self.p) if self.training else x
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}"
+        return super().forward(x) if self.training else x
 
 
-class Dropout2d(Dropout):
+class Dropout2d(Dropout, op=ops.dropout2d, options=("p",)):
     """`ops.dropout2d`, of whole channels of images, while training. Errors as `Dropout`."""
-
-    _op = staticmethod(ops.dropout2d)

@@ -8,6 +8,7 @@ is printed quoted and cut short.
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
 import re
@@ -33,10 +34,9 @@ _ABANDONED = 3600                          # seconds after which a temporary fil
 
 
 def _format(path: Path_) -> Any:
-    """The module of a path's format; `import minidl` reads none of them."""
-    from . import hdf5, npz, safetensors
-
-    return {".npz": npz, ".safetensors": safetensors}.get(Path(path).suffix.lower(), hdf5)
+    """The module of a path's format; only what is needed is imported."""
+    suffix = Path(path).suffix.lower()
+    return importlib.import_module(suffix if suffix in (".npz", ".safetensors") else ".hdf5", __package__)
 
 
 # Endings that other programs use for their files.

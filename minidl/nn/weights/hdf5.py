@@ -10,14 +10,13 @@ import io
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
+import h5py
 import numpy as np
+from h5py import h5t
 
 from .common import DTYPES, TEXT, File, Kind, Meter, WeightsError, choose_another, describe, digest, part, too_much
-
-if TYPE_CHECKING:
-    import h5py  # imported where a file is opened
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _OVERHEAD = 4 * 2**20                      # bytes that HDF5 may read besides values: for the root, and for each array
@@ -27,8 +26,6 @@ _OVERHEAD_PER_ARRAY = 2**13
 # ---------------------------------------------------------------------- writing
 def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, str | int]) -> bytes:
     """The file's bytes, made in memory: HDF5 cannot close a file cleanly once the disk is full."""
-    import h5py
-
     written = io.BytesIO()
     # v108 is the oldest layout with checksums over the metadata. No times are recorded, so the bytes are fixed.
     with h5py.File(written, "w", libver=("v108", "v108")) as file:
@@ -44,8 +41,6 @@ def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, 
 
 def _put(owner: h5py.Group, name: str, value: str | int) -> None:
     """Set an attribute. A text has fixed length, since HDF5 has no checksum over those of variable length."""
-    import h5py
-
     if isinstance(value, str):
         encoded = value.encode()
         owner.attrs.create(name, encoded, dtype=h5py.string_dtype("utf-8", len(encoded) or 1))
@@ -57,8 +52,6 @@ def _put(owner: h5py.Group, name: str, value: str | int) -> None:
 @contextmanager
 def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
     """An open file as HDF5. No more of it is read than `arrays` arrays need."""
-    import h5py
-
     choose = choose_another(kind)
     header = raw.read(48)
     if (start := header[:len(_SIGNATURE)]) != _SIGNATURE:
@@ -104,13 +97,9 @@ class Hdf5(File[Any]):
         return _get(self.file, name)
 
     def checksum(self, name: str) -> str | int | None:
-        import h5py
-
         return _get(h5py.Dataset(self.stored[name]), "sha256")
 
     def listing(self, own: Mapping[str, np.ndarray]) -> Iterator[tuple[str, Any]]:
-        import h5py
-
         links = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external link"}
         deepest = 1 + max(name.count(".") for name in own)
         most = len(own) + self.most
@@ -141,8 +130,6 @@ class Hdf5(File[Any]):
             seen.add(address)
 
     def describe(self, entry: h5py.h5d.DatasetID | str) -> str:
-        import h5py
-
         if isinstance(entry, str):
             return entry
         storage = entry.get_create_plist()
@@ -160,8 +147,6 @@ class Hdf5(File[Any]):
         return describe(entry.shape, _type_name(entry.get_type()))
 
     def values(self, entry: h5py.h5d.DatasetID, like: np.ndarray) -> np.ndarray:
-        import h5py
-
         self.meter.left += like.nbytes
         array = np.empty(like.shape, like.dtype)
         entry.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
@@ -174,8 +159,6 @@ def _get(owner: h5py.Group, name: str) -> str | int | None:
     A text of variable length is not even read: if one bit in the heap of such texts is flipped, HDF5 (2.0) never
     returns.
     """
-    from h5py import h5t
-
     if name not in owner.attrs:
         return None
     attribute = owner.attrs.get_id(name)
@@ -191,8 +174,6 @@ def _get(owner: h5py.Group, name: str) -> str | int | None:
 
 def _links(group: h5py.Group, most: int) -> list[bytes]:
     """The names in a group, up to one more than `most`."""
-    import h5py
-
     names: list[bytes] = []
 
     def note(name: bytes) -> bool:
@@ -209,8 +190,6 @@ def _part(link: bytes) -> str:
 
 def _type_name(kind: h5py.h5t.TypeID) -> str:
     """A type that may be stored by name, any other HDF5 type by class and size."""
-    from h5py import h5t
-
     for name in DTYPES:
         if kind == h5t.py_create(np.dtype(name).newbyteorder("<"), logical=True):
             return name

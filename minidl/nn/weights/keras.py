@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple
 
+import h5py
 import numpy as np
 
 from . import hdf5
@@ -141,8 +142,6 @@ def other_eps(model: object) -> list[str]:
 @contextmanager
 def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
     """An open file of Keras. No more of it is read than `arrays` arrays need."""
-    import h5py
-
     header, size = raw.read(56), raw.seek(0, 2)
     if header[:16] != _OLD or header[24:40] != bytes(8) + b"\xff" * 8 or header[48:] != b"\xff" * 8:
         raise WeightsError(f"is HDF5 of another layout (its superblock is {header[8:].hex()}); {choose_another(kind)}")
