@@ -67,8 +67,8 @@ def train_step(model: nn.Module, optimizer: optim.Optimizer, images: Tensor | np
 
 
 def update(model: nn.Module, optimizer: optim.Optimizer, batches: Sequence[Batch], rates: optim.Rates | None,
-            loss: Function, metrics: RunningMetrics | None, images: int = 0,
-            clip: float | None = None) -> tuple[float, int, Any, bool]:
+           loss: Function, metrics: RunningMetrics | None, images: int = 0,
+           clip: float | None = None) -> tuple[float, int, Any, bool]:
     """One update of all parameters by the gradient of one batch, or of several taken as one batch of all their images:
     (the last one's loss, how many images all have, the last one's outputs, whether metrics counted right answers).
 
@@ -374,7 +374,7 @@ class _Plain:
     """Steps that are read one by one: their sums are known at any time."""
 
     known = True
-    contents: dict[str, dict[str, str]] = {}                # of the data, if checkpoints are used
+    contents: dict[str, dict[str, str]] = {}           # of the data, if checkpoints are used
     modes: dict[str, dict[str, bool]] = {}             # those of training, while the modules are in evaluation
 
     def __init__(self, model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader,
@@ -433,7 +433,7 @@ class _Plain:
                                  "after these")
             self.rates.position.data[...] = first
             _, images, _, self.classes = update(self.model, self.optimizer, group, self.rates, self.loss, self.metrics,
-                                                 clip=self.clip)
+                                                clip=self.clip)
             yield images
 
     def warm_up(self, place: Place) -> None:

@@ -74,7 +74,7 @@ def install(spec: Spec, opener: Callable[[str], Any] = _open) -> Path:
 
 
 class NotServed(OSError):
-    """No mirror serves what is needed."""
+    """A mirror does not serve a file, or none serves what is needed."""
 
 
 def _refuse_for_a_day(failed: Path) -> None:
@@ -113,13 +113,9 @@ def _fetch(download: Download, target: Path, opener: Callable[[str], Any]) -> No
         try:
             _fetch_one(url, download, target, opener)
             return
-        except _Unserved as error:
+        except NotServed as error:
             reasons.append(f"{url}: {error}")
     raise NotServed(f"{download.name} could not be downloaded ({'; '.join(reasons)})")
-
-
-class _Unserved(Exception):
-    """Why a mirror does not serve a file."""
 
 
 def _fetch_one(url: str, download: Download, target: Path, opener: Callable[[str], Any]) -> None:
@@ -136,9 +132,9 @@ def _fetch_one(url: str, download: Download, target: Path, opener: Callable[[str
         _to_disk(file)
     if size != download.size:
         more = "more than " if size > download.size else ""
-        raise _Unserved(f"it sent {more}{min(size, download.size)} bytes but the file has {download.size}")
+        raise NotServed(f"it sent {more}{min(size, download.size)} bytes but the file has {download.size}")
     if digest.hexdigest() != download.sha256:
-        raise _Unserved(f"what it sent has SHA-256 {digest.hexdigest()} but the file has {download.sha256}")
+        raise NotServed(f"what it sent has SHA-256 {digest.hexdigest()} but the file has {download.sha256}")
 
 
 def _blocks(url: str, opener: Callable[[str], Any], size: int) -> Iterator[bytes]:
@@ -177,10 +173,10 @@ def _blocks(url: str, opener: Callable[[str], Any], size: int) -> Iterator[bytes
             try:
                 block = sent.get(timeout=max(wait, 0.0))
             except queue.Empty:
-                raise _Unserved(f"it sent {got} bytes in {time.monotonic() - start:.0f} s") from None
+                raise NotServed(f"it sent {got} bytes in {time.monotonic() - start:.0f} s") from None
             if isinstance(block, Exception):
                 told = "".join(c if c.isprintable() else "?" for c in str(block)[:300])
-                raise _Unserved(told or type(block).__name__) from None
+                raise NotServed(told or type(block).__name__) from None
             if not block:
                 return
             got += len(block)

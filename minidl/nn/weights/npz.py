@@ -56,7 +56,7 @@ def _entry(name: str) -> zipfile.ZipInfo:
 @contextmanager
 def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
     """An open file as .npz. No more of it is read than `arrays` arrays need."""
-    limit = common.allowance(arrays)            # of the directory, and of minidl.json
+    limit = common.allowance(arrays)       # of the directory, and of minidl.json
     if (start := raw.read(4)) != b"PK\3\4":
         raise WeightsError(f"is not a .npz file (it starts with {start!r} instead of {b'PK' + bytes([3, 4])!r}); "
                            f"{common.choose_another(kind)}")
