@@ -53,7 +53,7 @@ ROOT = Path(__file__).resolve().parents[1]
 KNOWN = Path(__file__).with_name("mutation_survivors.md")
 FILES = ("minidl/ops/arrays/*.py", "minidl/ops/layers/*.py", "minidl/ops/losses/*.py", "minidl/ops/cpu/*.py",
          "minidl/ops/cpu/*/*.py", "minidl/compiler/*.py", "minidl/compiler/passes/*.py", "minidl/optim/*.py",
-         "minidl/optim/rates.py", "minidl/training/*.py", "minidl/data/loader.py", "minidl/data/batches.py",
+         "minidl/optim/rates.py", "minidl/training/*.py", "minidl/data/loader.py",
          "minidl/nn/weights/*.py", "minidl/core/tensor.py", "minidl/nn/*.py", "minidl/nn/layers/*.py")
 NOT_RUN = ("tests/house/*",                # of texts and scripts
            "tests/cuda/test_cuda_*.py", "tests/cuda/test_emulated.py",                  # of CUDA kernels, slowly

@@ -1,8 +1,7 @@
 """Data to train on: data sets by name, data of one's own, and batches of either."""
 
-from .batches import DeviceBatches, own_batches
 from .images import Augment, channel_statistics, mixup
-from .loader import DataLoader
+from .loader import DataLoader, DeviceBatches, own_batches
 from .sets.datasets import DATASETS, Data, Dataset, load, resolve
 from .sets.folder import from_folder, own_splits, train_and_test
 from .sets.table import Table, from_csv

@@ -6,8 +6,8 @@ from .checkpoint import Interrupted
 from .gradients import check_gradients
 from .loop import Diverged, compiled_step, evaluate, fit, predict, train_step
 from .metrics import Metrics, Progress, RunningMetrics, WholeSet, f1_score, roc_auc_score, top_k_accuracy
-from .own_loop import Checkpoint
 from .record import machine, origin
+from .resume import Checkpoint
 from .run_folder import RunFolder, read_config, read_metrics, read_statistics
 from .search import RateSearch, find_rate
 from .views import Views

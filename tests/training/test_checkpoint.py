@@ -762,13 +762,13 @@ def test_a_checkpoint_that_does_not_know_its_data_goes_on(contents: Any, tmp_pat
 
 
 def test_of_a_large_array_not_every_byte_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    from minidl.training import contents
+    from minidl.training import resume
 
-    monkeypatch.setattr(contents, "MAX_BYTES", 16)
+    monkeypatch.setattr(resume, "MAX_BYTES", 16)
     found = []
     for changed in (8, 0, 1, 2):           # no item; of 32 bytes every other item is read
         pixels = np.array([image ^ (i == changed) for i, image in enumerate(IMAGES)])
-        found.append(contents.contents_of(data.DataLoader(images(pixels), 4))["images"])
+        found.append(resume.contents_of(data.DataLoader(images(pixels), 4))["images"])
     assert [each == found[0] for each in found] == [True, False, True, False]
 
 
