@@ -387,22 +387,17 @@ class _Plain:
         self.steps = -(-len(train) // accumulate)      # of an epoch
         self.metrics = RunningMetrics(train.device, self.functions)
         self.rates = optim.Rates(Tensor(np.zeros((len(optimizer.groups), len(train))), device=train.device),
-                                 self.position())
-
-    def position(self) -> Tensor:
-        """The number of the step's last batch in its epoch, from 0."""
-        return Tensor(np.zeros(1, np.int64), device=self.train.device)
+                                 Tensor(np.zeros(1, np.int64), device=train.device))
 
     def own_rates(self) -> list[float]:
         """The learning rate of each group."""
         return [group["lr"] for group in self.optimizer.groups]
 
-    def begin(self, factors: list[list[float]]) -> float:
-        """Set an epoch's rates, by the factors of each group and step. Returns the last rate of the first group."""
+    def begin(self, factors: list[list[float]]) -> None:
+        """Set an epoch's rates, by the factors of each group and step."""
         factors_of_batches = np.repeat(factors, self.accumulate, axis=-1)[..., :len(self.train)]
         rates = np.array(self.own_rates())[:, None] * factors_of_batches
         self.rates.table.data[...] = to_device(rates, self.train.device)
-        return float(rates[0, -1])
 
     def evaluate(self, number: int = 0, look: Callable[[], None] = lambda: None) -> dict[str, float]:
         """As the function `evaluate`, on the test set, after epoch `number`; look is called before each batch."""
@@ -469,9 +464,9 @@ class _Compiled(_Plain):
             if isinstance(loader.stored, tuple) and len(loader.stored) == 3:
                 for part in leaves(loader.stored[2]):
                     measure.require_weights(part)
-        self.batches, tests = data.DeviceBatches(train), data.DeviceBatches(test)
         super().__init__(model, optimizer, train, test, *how)
-        loss = self.loss
+        self.batches, tests, loss = data.DeviceBatches(train), data.DeviceBatches(test), self.loss
+        self.rates = self.rates._replace(position=self.batches.position)
         self.step = compiled_step(model, optimizer, self.batches, self.metrics, self.rates, loss, self.clip)
         metrics = self.test_metrics = RunningMetrics(test.device, self.functions)
         self.tests, whole = tests, bool(self.whole)
@@ -483,9 +478,6 @@ class _Compiled(_Plain):
             classes = metrics.update(batch.loss(loss, outputs), outputs, batch.targets)
             return classes, (outputs, batch.targets) if whole else ()
         self.look = look
-
-    def position(self) -> Tensor:
-        return self.batches.position
 
     def evaluate(self, number: int = 0, look: Callable[[], None] = lambda: None) -> dict[str, float]:
         classes, seen = True, []

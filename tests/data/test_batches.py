@@ -431,7 +431,7 @@ def test_each_step_takes_its_own_rate(kind: type[_Plain]) -> None:
     run = kind(model, optimizer_of(model), loader(), loader(shuffle=False))
     for i in range(len(run.train)):
         factors = [float(step == i) for step in range(len(run.train))]
-        assert run.begin(factors) == 0.2 * factors[-1]
+        run.begin(factors)
         np.testing.assert_array_equal(run.rates.table.numpy(), np.outer([0.2, 0.1], factors))
         before, moved, places = model.state_dict(), [], []
         for _ in run.epoch():

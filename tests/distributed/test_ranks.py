@@ -25,7 +25,7 @@ import minidl
 from minidl import Tensor, data, distributed, nn
 from minidl.compiler import graph
 from minidl.core import pools
-from minidl.distributed import gradients, mpi, nccl
+from minidl.distributed import gradients, mpi
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -377,7 +377,7 @@ def test_each_rank_is_left_a_gpu_of_its_own(visible: str | None, here: int, plac
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    nccl.choose(place, here)
+    mpi.choose(place, here)
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == left
 
 
@@ -398,7 +398,7 @@ class Gathered:
     ((("GPU 1 of a", ""),) * 2, "ranks 0 and 1 would both use GPU 1 of a but each needs its own; start as many ranks")])
 def test_gpus_that_cannot_be_joined(gpus: Any, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"distributed: {says}")):
-        nccl.Nccl(Gathered(*gpus))  # type: ignore[arg-type]  # as much of a world as is asked
+        mpi.Nccl(Gathered(*gpus))  # type: ignore[arg-type]  # as much of a world as is asked
 
 
 def test_graphs_are_destroyed_before_the_gpus_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,7 +406,7 @@ def test_graphs_are_destroyed_before_the_gpus_are_let_go(monkeypatch: pytest.Mon
     assert graph.give_up in pools.at_end
     done: list[str] = []
     monkeypatch.setattr(pools, "at_end", [*pools.at_end, lambda: done.append("graphs")])
-    joined: Any = object.__new__(nccl.Nccl)
+    joined: Any = object.__new__(mpi.Nccl)
     joined.device = nullcontext()
     joined.device.synchronize = lambda: done.append("device")
     joined.communicator = SimpleNamespace(destroy=lambda: done.append("communicator"))
