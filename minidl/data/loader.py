@@ -413,7 +413,8 @@ def check_augment(augment: Augment) -> None:
         _check_int(f"augment's {what}", getattr(augment, what), 0)
     if augment.flip not in (False, True, "alternate"):
         raise ValueError(f"DataLoader: augment's flip is {augment.flip!r} but must be True, False or 'alternate'")
-    flags("DataLoader", **{"augment's reflect": augment.reflect})
+    if augment.reflect not in (False, True):
+        raise ValueError(f"DataLoader: augment's reflect is {augment.reflect!r} but must be True or False")
     for what in ("brightness", "contrast", "color"):
         value = getattr(augment, what)
         if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not 0 <= value < math.inf:
