@@ -611,7 +611,7 @@ class _Fit:
         """
         if not math.isfinite(total):
             last = (self.place.step - first) * self.steps.accumulate - 1
-            batches = int(min(last, ranks.fewest(self.steps.metrics.finite())))
+            batches = int(min(last, *ranks.current().gather(self.steps.metrics.finite())))
             raise Diverged(total, self.lr(), first + batches // self.steps.accumulate + 1)
 
     def begin(self) -> list[float]:

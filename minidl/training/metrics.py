@@ -67,7 +67,7 @@ class Batch(NamedTuple):
 
     def __len__(self) -> int:
         """How many images."""
-        return count_of(self.targets)
+        return len(leaves(self.targets)[0])
 
     def outputs(self, model: Callable[..., Any]) -> Parts:
         """A model's outputs. It gets several inputs one by one: those of a tuple by position, of a dict by name."""
@@ -141,11 +141,6 @@ def require_taken(forward: Callable[..., Any], by_place: Sequence[Any], by_name:
                         "DataLoader((x, targets), 128) or DataLoader(((x, y), targets), 128)") from None
 
 
-def count_of(targets: object) -> int:
-    """How many images the targets, one Tensor or several, belong to."""
-    return len(leaves(targets)[0])
-
-
 class RunningMetrics:
     """Losses, right answers and other numbers of many steps, summed where they are computed, so that no step makes the
     host wait.
@@ -177,7 +172,7 @@ class RunningMetrics:
         other images than the targets'.
         """
         require_loss(loss)
-        n = count_of(targets)
+        n = len(leaves(targets)[0])
         if isinstance(outputs, Tensor) and outputs.shape[:1] != (n,):
             shapes = ", ".join(str(t.shape) for t in leaves(targets))
             raise ValueError(f"RunningMetrics: outputs and targets have shapes {outputs.shape} and {shapes} but "
@@ -210,7 +205,8 @@ class RunningMetrics:
         if weight is None:
             return mean
         self._add(more, _cast(weight, "float64") - n)
-        return times(mean, weight) / n
+        # If all labels are ignored, there is no mean.
+        return ops.where(ops.eq(weight, 0), 0.0, mean.reshape(()) * weight) / n
 
     def _add(self, sums: Tensor, mean: Tensor, n: int = 1) -> None:
         """sums[0] += mean * n, as the sum of losses does it: as a batch of one image, which counts in sums[1]."""
@@ -305,11 +301,6 @@ def weight_of(mean: Tensor) -> Tensor | None:
     """How much a mean counts, if it says so, one number of its dtype; None: as much as its batch has images."""
     weights = mean.weights
     return None if weights is None else _cast(weights.sum(), str(mean.dtype))
-
-
-def times(mean: Tensor, weight: Tensor) -> Tensor:
-    """mean * weight; 0 if all labels are ignored, since there is then no mean."""
-    return ops.where(ops.eq(weight, 0), 0.0, mean.reshape(()) * weight)
 
 
 def _cast(t: Tensor, dtype: str) -> Tensor:

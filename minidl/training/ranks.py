@@ -16,7 +16,7 @@ from ..distributed.world import ask
 if TYPE_CHECKING:
     from .callbacks import Callbacks
 
-__all__ = ["added_up", "ask", "by_first", "called", "current", "fewest", "gathered", "joined", "send", "whole_loss"]
+__all__ = ["added_up", "ask", "by_first", "called", "current", "gathered", "joined", "send", "whole_loss"]
 
 
 @contextmanager
@@ -49,11 +49,6 @@ def added_up(numbers: list[float]) -> list[float]:
     sums = np.array(numbers, np.float64)
     world.sum(sums)
     return sums.tolist()
-
-
-def fewest(number: float) -> float:
-    """The smallest number of all ranks."""
-    return min(current().gather(number))
 
 
 def gathered(parts: list[Any]) -> list[Any]:
@@ -91,7 +86,9 @@ def called(callbacks: Callbacks, name: str, given: object, optimizer: optim.Opti
     """Call callbacks on rank 0, and return whether they want to stop. All ranks then have the numbers that these set in
     the optimizer's groups. means: what the other ranks do when a callback requests a step's means."""
     def work() -> tuple[bool, list[dict[str, Any]]]:
-        return getattr(callbacks, name)(given), [_numbers(group) for group in optimizer.groups]
+        return getattr(callbacks, name)(given), [
+            {entry: value for entry, value in group.items() if isinstance(value, (bool, int, float, tuple))}
+            for group in optimizer.groups]
 
     if current().size == 1:
         return work()[0]
@@ -101,7 +98,3 @@ def called(callbacks: Callbacks, name: str, given: object, optimizer: optim.Opti
             if dict.get(group, number) != value:
                 group[number] = value
     return stop
-
-
-def _numbers(group: optim.optimizer.Group) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if isinstance(value, (bool, int, float, tuple))}
