@@ -41,10 +41,10 @@ class Group(dict[str, Any]):
         return super().__iter__()
 
     # Of any mapping, by __getitem__ and __setitem__: dict's own do not ask these.
-    get: Any = Mapping.get
-    items: Any = Mapping.items
-    values: Any = Mapping.values
-    setdefault: Any = MutableMapping.setdefault
+    get = Mapping.get                      # type: ignore[assignment]
+    items = Mapping.items                  # type: ignore[assignment]
+    values = Mapping.values                # type: ignore[assignment]
+    setdefault = MutableMapping.setdefault
 
     def check(self, entries: Mapping[str, Any]) -> None:
         """Raises ValueError for entries that are not valid, alone or together with the present ones."""

@@ -102,9 +102,9 @@ FACTS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 def facts_of(optimizer: Optimizer) -> list[dict[str, Any]]:
     """For each group: its optimizer's kind, its name, and its parameters' names; None for a name that is not known.
     Raises ValueError for two parameters of one name, unless their groups have other names."""
-    facts = [{"kind": type(each).__name__, "name": group.get("name"),
-              "params": [each._names.get(p) for p in group["params"]]}
-             for each in getattr(optimizer, "optimizers", (optimizer,)) for group in each.groups]
+    facts: list[dict[str, Any]] = [
+        {"kind": type(each).__name__, "name": group.get("name"), "params": [*map(each._names.get, group["params"])]}
+        for each in getattr(optimizer, "optimizers", (optimizer,)) for group in each.groups]
     for kind, group in {(fact["kind"], fact["name"]) for fact in facts}:
         require_distinct(type(optimizer).__name__, [name for fact in facts for name in fact["params"]
                                                     if (fact["kind"], fact["name"]) == (kind, group)])

@@ -456,7 +456,8 @@ class _Compiled(_Plain):
     known = False
 
     def __init__(self, model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader,
-                 *how: Any):
+                 loss: Function = ops.cross_entropy, functions: Mapping[str, Function] | None = None,
+                 accumulate: int = 1, clip: float | None = None):
         for what, loader in (("train", train), ("test", test)):
             if data.own_batches(loader) is not None:
                 raise CompileError(f"fit: {what} is a {type(loader).__name__} with a {data.own_batches(loader)} of its "
@@ -464,10 +465,10 @@ class _Compiled(_Plain):
             if isinstance(loader.stored, tuple) and len(loader.stored) == 3:
                 for part in leaves(loader.stored[2]):
                     measure.require_weights(part)
-        super().__init__(model, optimizer, train, test, *how)
-        self.batches, tests, loss = data.DeviceBatches(train), data.DeviceBatches(test), self.loss
+        super().__init__(model, optimizer, train, test, loss, functions, accumulate, clip)
+        self.batches, tests = data.DeviceBatches(train), data.DeviceBatches(test)
         self.rates = self.rates._replace(position=self.batches.position)
-        self.step = compiled_step(model, optimizer, self.batches, self.metrics, self.rates, loss, self.clip)
+        self.step = compiled_step(model, optimizer, self.batches, self.metrics, self.rates, loss, clip)
         metrics = self.test_metrics = RunningMetrics(test.device, self.functions)
         self.tests, whole = tests, bool(self.whole)
 

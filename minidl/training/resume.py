@@ -311,12 +311,12 @@ class Checkpoint:
     {'epoch': 3}
     """
 
-    def __init__(self, **parts: Any):
+    def __init__(self, **parts: object):
         for name, part in parts.items():
             if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
                 raise TypeError(f"Checkpoint: {name} is a {type(part).__name__} but must have a state_dict and a "
                                 "load_state_dict; give numbers and arrays to save()")
-        self.parts = parts
+        self.parts: dict[str, Any] = dict(parts)
 
     def save(self, path: str | os.PathLike[str], **facts: object) -> None:
         """Raises OSError if it cannot be written, TypeError or ValueError for facts that a file cannot hold, and for

@@ -395,6 +395,8 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a stride of True": (lambda: conv(stride=True), ValueError, "conv2d: stride is True but must be an int or a pair"),
     "a padding of True": (lambda: conv(padding=True), ValueError, "conv2d: padding is True but must be p"),
     "groups of True": (lambda: conv(groups=True), ValueError, "conv2d: groups is True but must be an int of at least"),
+    "a flag that is a name": (lambda: nn.RNN(2, 3, bias="relu"), ValueError,
+                              "RNN: bias is 'relu' but must be True or False"),
     "features of True": (lambda: minidl.nn.Linear(True, 2), ValueError, "Linear: in_features is True but must be an i"),
     "expand to a float": (lambda: ops.expand(zeros(2, 1), (2, 3.0)), ValueError,  # type: ignore[arg-type]
                           r"expand: shape \(2, 1\) does not broadcast to \(2, 3.0\); from the right, sizes must be e"),

@@ -103,7 +103,7 @@ def several(name: str, what: str, value: Any, least: int, axes: tuple[str, ...])
     return found
 
 
-def whole(name: str, what: str, value: Any, least: int) -> int:
+def whole(name: str, what: str, value: object, least: int) -> int:
     """An int of at least `least`, as Python's."""
     return several(name, what, value, least, ("",))[0]
 
