@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import random
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -1085,15 +1086,20 @@ for _case in {str(case): case for case in _cases()}.values():                   
 
 # ---------------------------------------------------------------- for tests over cases
 # Which of an op's cases a test takes: about ten of them are fast, the others slow.
-PARTS = ["some cases", pytest.param("the other cases", marks=pytest.mark.slow)]
+PARTS = ["some cases", pytest.param("more cases", marks=pytest.mark.slow),
+         pytest.param("the other cases", marks=pytest.mark.deep)]
 
 
 def cases_of(op: str, part: str) -> list[Case]:
-    """The cases of a part: "some cases", "the other cases", or "all cases"."""
+    """The cases of a part: "all cases", or at equal distances "some cases", and of the rest a third, drawn, as "more
+    cases", and "the other cases"."""
     cases = CASES[op]
     some = range(0, len(cases), max(4, len(cases) // 10))
-    return {"some cases": [cases[i] for i in some], "all cases": cases,
-            "the other cases": [case for i, case in enumerate(cases) if i not in some]}[part]
+    rest = [i for i in range(len(cases)) if i not in some]
+    more = random.Random(op).sample(rest, min(len(rest), max(8, len(rest) // 3)))
+    chosen: dict[str, Sequence[int]] = {"all cases": range(len(cases)), "some cases": some, "more cases": more,
+              "the other cases": sorted({*rest} - {*more})}
+    return [cases[i] for i in chosen[part]]
 
 
 def each_case(op: str, check: Callable[[Case], None], part: str = "all cases") -> None:

@@ -216,8 +216,17 @@ def test_what_has_no_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert emit(region, 3, 640, SHARED // 4) is None
 
 
-@pytest.mark.parametrize("architecture", tiered([90, 75, 80, 86, 100, 120], slow=1))
-def test_generated_kernels_compile_and_keep_to_registers(architecture: int, monkeypatch: pytest.MonkeyPatch) -> None:
+# A net, the threads' share of a multiprocessor, and how many registers may be stored and loaded: one or two of the 96
+# that are left to each of 640 threads, or of two times 320.
+REGISTERS = [("lenet5", "SHARING", 0), ("lenet5", "WHOLE", 0), ("lenet5", "HALF", 0), ("padded, odd sizes", "WHOLE", 8),
+             ("krizhevsky2009's end", "WHOLE", 0)]
+
+
+@pytest.mark.parametrize(("architecture", "name", "size", "most"), tiered(
+    [(architecture, *kernel) for architecture in (90, 75, 80, 86, 100, 120) for kernel in REGISTERS], slow=1,
+    several=True))
+def test_generated_kernels_compile_and_keep_to_registers(architecture: int, name: str, size: str, most: int,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed: the generator cannot be imported")
     pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")
     from checks.sources import compiled, spilled
@@ -226,18 +235,16 @@ def test_generated_kernels_compile_and_keep_to_registers(architecture: int, monk
     from minidl.ops.cuda import region as regions
     from minidl.ops.cuda.region.emit import emit
 
-    # A register or two are stored and loaded, of the 96 that are left to each of 640 threads, or of two times 320.
-    for name, most, size in (("lenet5", 0, regions.WHOLE), ("lenet5", 0, regions.HALF), ("lenet5", 0, regions.SHARING),
-                             ("padded, odd sizes", 8, regions.WHOLE), ("krizhevsky2009's end", 0, regions.WHOLE)):
-        net, shape, options = NETS[name]
-        takes = only_linear if name.endswith("end") else lambda region: True
-        region = region_of(recorded(net(), 3, shape, **options)[0], monkeypatch, takes)
-        assert region is not None
-        emitted = emit(region, 3, size.shares, shared_of(size.at_once), size.at_once)
-        assert emitted is not None
-        text = launch.pasted("region_step.cu", emitted.text, set())
-        spills = spilled(compiled(text, regions.constants(size.threads), architecture))
-        assert (spills["region_step"] <= most, spills["sums"]) == (True, 0), (name, size)
+    share = getattr(regions, size)
+    net, shape, options = NETS[name]
+    takes = only_linear if name.endswith("end") else lambda region: True
+    region = region_of(recorded(net(), 3, shape, **options)[0], monkeypatch, takes)
+    assert region is not None
+    emitted = emit(region, 3, share.shares, shared_of(share.at_once), share.at_once)
+    assert emitted is not None
+    text = launch.pasted("region_step.cu", emitted.text, set())
+    spills = spilled(compiled(text, regions.constants(share.threads), architecture))
+    assert (spills["region_step"] <= most, spills["sums"]) == (True, 0)
 
 
 def shared_of(blocks: int) -> int:

@@ -8,6 +8,7 @@ import pytest
 from checks.book import BOOK, check, fault
 from checks.compiler import needs_compiler
 from checks.own_convs import forget
+from tiers import tiered
 
 import minidl
 from minidl.ops.common.sources import pasted
@@ -50,8 +51,7 @@ def test_each_is_an_algorithm() -> None:
         forget()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", [75, 90])
+@pytest.mark.parametrize("architecture", tiered([75, 90], slow=1))
 def test_the_kernels_compile_for_gpus(architecture: int) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
     from checks.sources import compiled, spilled

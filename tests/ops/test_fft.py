@@ -52,13 +52,14 @@ def compared(problem: Problem) -> int:
 
 
 # ---------------------------------------------------------------- right
-@pytest.mark.parametrize("dtype", tiered([np.float64, np.float32], slow=1))
-def test_random_shapes(dtype: type) -> None:
+@pytest.mark.parametrize(("dtype", "drawings"), tiered(
+    [(np.float64, 50), (np.float64, 150), (np.float32, 150)], slow=1, several=True))
+def test_random_shapes(dtype: type, drawings: int) -> None:
     """As the formula: in float64 to 1e-10, in float32 to a bound that still shows one product that is missing."""
-    shapes = [geometry(*row) for row in ALWAYS] + [*random_shapes(15, 150, multiplications=3e6)] + SHAPES
+    shapes = [geometry(*row) for row in ALWAYS] + [*random_shapes(15, drawings, multiplications=3e6)] + SHAPES
     count = sum(compared(drawn(g._replace(algorithm="direct"), at, dtype)) for at, g in enumerate(shapes))
     print(f"{count} results compared")
-    assert count == 3 * (len(ALWAYS) + 150 + len(SHAPES))
+    assert count == 3 * (len(ALWAYS) + drawings + len(SHAPES))
 
 
 def test_every_tiling(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,11 +40,6 @@ def page(tmp_path: Path) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
 
 
-@pytest.mark.slow
-def test_the_page_runs_as_printed(page: str, tmp_path: Path) -> None:
-    run(tmp_path, page)
-
-
 COMPILED = """
 x32 = Tensor(rng.standard_normal((2, 1, 5, 4)).astype("float32"), requires_grad=True)
 w = Tensor(rng.standard_normal((3, 20)).astype("float32"), requires_grad=True)
@@ -68,7 +63,8 @@ assert compiled.recordings == 2 and names.count("sharpen") == 2 and "linear_act"
 
 
 @pytest.mark.slow
-def test_a_compiled_step_records_and_fuses_them(page: str, tmp_path: Path) -> None:
+def test_the_page_runs_as_printed(page: str, tmp_path: Path) -> None:
+    """And a compiled step records its ops and fuses them."""
     run(tmp_path, page + COMPILED)
 
 

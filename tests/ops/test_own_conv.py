@@ -75,8 +75,7 @@ def test_the_page_takes_few_lines() -> None:
     assert sum(len(block.splitlines()) for block in (*CUDA, *PYTHON)) < 60
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", [75, 90])
+@pytest.mark.parametrize("architecture", tiered([75, 90], slow=1))
 def test_the_pages_kernels_compile_for_gpus(architecture: int) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
     from checks.sources import compiled, spilled

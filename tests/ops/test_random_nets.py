@@ -41,7 +41,7 @@ def run(net: Net, device: str) -> Verdict:
     return compare(random_nets.scenario(net), device, None)
 
 
-@pytest.mark.parametrize("first", tiered(range(0, NETS, 2), fast=4, slow=24))
+@pytest.mark.parametrize("first", tiered(range(0, NETS, 2), fast=4, slow=10))
 def test_compiled_nets_have_the_bits_of_plain_ones(first: int) -> None:
     """Results, parameters, gradients, running values and what optimizers keep, after each of nine steps."""
     calls = replays = 0
@@ -54,7 +54,7 @@ def test_compiled_nets_have_the_bits_of_plain_ones(first: int) -> None:
 
 
 @pytest.mark.usefixtures("handed_out_again")
-@pytest.mark.parametrize("number", tiered(range(0, NETS, 10), slow=8))
+@pytest.mark.parametrize("number", tiered(range(0, NETS, 10), slow=7))
 def test_results_that_are_handed_out_again(number: int) -> None:
     """As above, with each result in an array that held one before."""
     verdict = run(random_nets.net(number), "cpu")
