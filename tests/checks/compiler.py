@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 from minidl.lab.emulator import COMPILER
@@ -9,6 +11,8 @@ from minidl.lab.emulator import COMPILER
 REASON = "the emulator needs Linux and a C++ compiler, g++ or c++"
 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason=REASON)
+on_cuda = pytest.mark.skipif(COMPILER is None or importlib.util.find_spec("cupy") is None,
+                             reason="CuPy or a C++ compiler is not installed: launchers cannot be imported, or run")
 
 
 def skip_without_compiler() -> None:

@@ -64,7 +64,7 @@ def leaf(shape: tuple[int, ...], seed: int = 0) -> Tensor:
     return Tensor(values, requires_grad=True)
 
 
-SMALL, LARGE = (3, 4), (200, 150)
+SMALL, LARGE = (3, 4), (40, 30)
 
 WRONG = {
     "right but for 1 %": (lambda gy, x: 2.02 * gy * x, r"off by .* with tolerance"),
@@ -75,9 +75,9 @@ WRONG = {
     "none at all": (lambda gy, x: None, r"backward gives no gradient but differences give"),
     "elements exchanged": (lambda gy, x: np.roll(2 * gy * x, 1), "off by"),
     "not summed to the shape": (lambda gy, x: np.stack([2 * gy * x] * 2),
-                                r"has shape \((3, 4|200, 150)\) but its gradient has shape \(2, "),
+                                r"has shape \((3, 4|40, 30)\) but its gradient has shape \(2, "),
     "transposed": (lambda gy, x: (2 * gy * x).T,
-                   r"has shape \((3, 4|200, 150)\) but .* shape \((4, 3|150, 200)\)"),
+                   r"has shape \((3, 4|40, 30)\) but .* shape \((4, 3|30, 40)\)"),
     "float32": (lambda gy, x: (2 * gy * x).astype(np.float32), "dtype float64 but its gradient has dtype float32"),
 }
 
@@ -91,7 +91,7 @@ def test_wrong_gradient_is_found(wrong: str, shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(("shape", "at"),
-                         [(SMALL, (0, 3)), (LARGE, (0, 0)), (LARGE, (137, 149)), (LARGE, (199, 0))])
+                         [(SMALL, (0, 3)), (LARGE, (0, 0)), (LARGE, (27, 29)), (LARGE, (39, 0))])
 def test_the_wrong_element_is_named(shape: tuple[int, int], at: tuple[int, int]) -> None:
     with pytest.raises(GradcheckError, match=re.escape(f"element {at}")):
         gradcheck(square(one_element(at, 1.01)), [leaf(shape)])

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checks.references import ROOT
 
 import minidl
 from minidl import Tensor, data, nn, ops, optim
 from minidl.habits import ADVICE
 from minidl.ops.arrays import methods
 
-ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 PLACES: dict[str, Any] = {"Tensor": Tensor([1.0]), "Module": nn.ReLU(),
                           "Optimizer": optim.SGD([nn.Parameter([1.0])], 0.1),
                           "DataLoader": data.DataLoader(data.load("synthetic-digits", "test").first(10), 4)}

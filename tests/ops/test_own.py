@@ -3,7 +3,6 @@ what is refused. What is registered stays in the process, so the page runs in on
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -13,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks.compiler import needs_compiler
+from checks.compiler import on_cuda
+from checks.references import ROOT
 from tiers import tiered
 
 import minidl
 from minidl import Tensor
 from minidl.ops.common.primitives import ACTIVATIONS, PRIMITIVES
 
-ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 PAGE = (ROOT / "docs" / "own-op.md").read_text(encoding="utf-8")
 
 
@@ -104,12 +103,10 @@ only = minidl.op(lambda k, x: (k.plainly(x), None))
 """
 
 
-@needs_compiler
+@on_cuda
 @pytest.mark.parametrize("first", tiered([
     pytest.param(False, id="registered first"), pytest.param(True, id="CUDA imported first")], slow=1))
 def test_the_kernels_run_on_cuda(first: bool, page: str, tmp_path: Path) -> None:
-    if importlib.util.find_spec("cupy") is None:
-        pytest.skip("CuPy is not installed: the launchers cannot be imported")
     run(tmp_path, ("import minidl.ops.cuda\n" if first else "") + page + BEFORE + EMULATED)
 
 

@@ -4,7 +4,6 @@ emulated GPU, and what is refused."""
 from __future__ import annotations
 
 import doctest
-import importlib.util
 import json
 import re
 import subprocess
@@ -15,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks.compiler import COMPILER, needs_compiler
+from checks.compiler import needs_compiler, on_cuda
 from checks.own_convs import forget
+from checks.references import ROOT
 from tiers import tiered
 
 import minidl
@@ -27,14 +27,10 @@ from minidl.ops.cpu import conv as on_the_cpu
 from minidl.tools import cli
 from minidl.tools.cli import train
 
-ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 PAGE = (ROOT / "docs" / "your-own-kernel.md").read_text(encoding="utf-8")
 CUDA, PYTHON = (re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) for language in ("cuda", "python"))
 DIRECT = ROOT / "minidl" / "ops" / "cuda" / "conv" / "papers" / "direct.cu"
 COUNT = re.compile(r"(\d+) cases compared on the emulated GPU, 0 refused, at most 0\.\d\d of the tolerance used")
-
-on_cuda = pytest.mark.skipif(importlib.util.find_spec("cupy") is None or COMPILER is None,
-                             reason="CuPy or a C++ compiler is not installed: launchers cannot be imported, or run")
 
 
 @pytest.fixture(autouse=True)

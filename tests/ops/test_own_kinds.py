@@ -3,7 +3,6 @@ activations, checked on the emulated GPU and used in nets."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 import warnings
@@ -13,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks.compiler import COMPILER, needs_compiler
-from ops.test_own_conv import forget
+from checks.compiler import needs_compiler, on_cuda
+from checks.own_convs import forget
 from tiers import tiered
 
 import minidl
@@ -25,9 +24,6 @@ from minidl.ops.common.conv.own import KINDS, REGISTERED, by_users
 from minidl.ops.common.primitives import OWN, PRIMITIVES
 from minidl.tools import cli
 from minidl.tools.cli import train
-
-on_cuda = pytest.mark.skipif(importlib.util.find_spec("cupy") is None or COMPILER is None,
-                             reason="CuPy or a C++ compiler is not installed: launchers cannot be imported, or run")
 
 
 @pytest.fixture(autouse=True)

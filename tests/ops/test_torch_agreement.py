@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import ALGORITHMS, CASES, Case, edges, few_values, normal, with_a_number
+from tiers import marks
 
 import minidl
 from minidl import Tensor, init, nn, ops, optim, zoo
@@ -355,9 +356,9 @@ def test_weights_of_pytorch_load_as_they_are() -> None:
                                    rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("model", NETS)
+@pytest.mark.parametrize(("model", "setting"), [
+    pytest.param(model, setting, marks=marks("slow" if setting == "nesterov" or model == "lenet5" else "deep"))
+    for model in NETS for setting in SETTINGS])
 def test_ten_training_steps(model: str, setting: str) -> None:
     minidl.manual_seed(1)
     net = zoo.build(model, **NETS[model])
