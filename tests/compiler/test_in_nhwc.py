@@ -586,7 +586,7 @@ def test_a_program_keeps_the_precision_that_it_was_recorded_in() -> None:
 
 
 @pytest.mark.usefixtures("pass_on_cpu")
-@pytest.mark.parametrize("first", tiered(range(0, 60, 6), slow=1))
+@pytest.mark.parametrize("first", tiered(range(0, 60, 10), slow=1))
 def test_random_nets(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All convolutions in NHWC, whatever their channels."""
     monkeypatch.setattr(layouts, "pays", lambda call: call.name.startswith("conv2d"))
@@ -597,7 +597,7 @@ def test_random_nets(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(layouts.in_nhwc(program))
         return seen[-1]
     monkeypatch.setattr(passes, "in_nhwc", noted)
-    for number in range(first, first + 6):
+    for number in range(first, first + 10):
         net = random_nets.net(number)
         plain, compiled = (random_nets.notes(net, dtype="float32", compiled=how) for how in (False, True))
         apart = random_nets.apart(plain, compiled)
