@@ -625,14 +625,20 @@ def huber_loss(x, y, reduction, delta=0.7):
     return reduced(np.where(d <= delta, d * d / 2, delta * (d - delta / 2)), reduction)
 
 
+def of_classes(first: float, shape: tuple[int, ...]) -> np.ndarray:
+    """A factor for each class, each another one."""
+    return first + np.arange(math.prod(shape[-1:])).reshape(shape[-1:]) / 4
+
+
 def yes_or_no(x: Tensor, y: Tensor, *, reduction: str, positive: float | None) -> Tensor:
-    factor = None if positive is None else Tensor(np.full(x.shape[-1:], positive, x.dtype), device=x.device)
+    factor = None if positive is None else Tensor(of_classes(positive, x.shape).astype(x.dtype), device=x.device)
     return ops.binary_cross_entropy_with_logits(x, y, reduction=reduction, pos_weight=factor)
 
 
 def binary_cross_entropy(x, y, reduction, positive):
     p = 1 / (1 + np.exp(-x))
-    return reduced(-(1 if positive is None else positive) * y * np.log(p) - (1 - y) * np.log(1 - p), reduction)
+    factor = 1 if positive is None else of_classes(positive, x.shape)
+    return reduced(-factor * y * np.log(p) - (1 - y) * np.log(1 - p), reduction)
 
 
 def pairs_with(name: str, *values: Any) -> list[Problem]:

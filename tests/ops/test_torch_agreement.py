@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import ALGORITHMS, CASES, Case, edges, few_values, normal, with_a_number
+from cases import ALGORITHMS, CASES, Case, edges, few_values, normal, of_classes, with_a_number
 from tiers import marks
 
 import minidl
@@ -111,7 +111,7 @@ def attention(query: Any, *xs: Any, mask: Any = None, **options: Any) -> Any:
 
 
 def yes_or_no(x: Any, y: Any, *, reduction: str, positive: float | None) -> Any:
-    factor = None if positive is None else torch.full(x.shape[-1:], positive, dtype=x.dtype)
+    factor = None if positive is None else torch.tensor(of_classes(positive, x.shape), dtype=x.dtype)
     return F.binary_cross_entropy_with_logits(x, y, reduction=reduction, pos_weight=factor)
 
 
@@ -219,6 +219,8 @@ def more(op: str) -> Iterable[Case]:
                 [(5,), (3, 4), (2, 3, 4)], (False, True), ("mean", "sum", "none", "batchmean")):
             yield Case(op, ops.kl_div, None, (shape, shape), {"log_target": log_target, "reduction": reduction},
                        CASES[op][0].draw)
+        yield Case(op, lambda x, *, target, **options: ops.kl_div(x, Tensor(target), **options), None, ((3, 4),),
+                   {"target": np.tile([0.0, 0.25, 0.0, 0.75], (3, 1)), "reduction": "batchmean"}, normal)
     elif op == "embedding":
         for rows, ids in itertools.product((1, 3, 7), ((), (4,), (3, 2))):
             yield Case(op, lambda w, *, ids, padding_idx: ops.embedding(Tensor(ids), w, padding_idx=padding_idx), None,
