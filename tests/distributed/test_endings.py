@@ -112,7 +112,7 @@ class TestLost:
         run.intact()
 
     def test_a_launcher_that_is_killed(self, tmp_path: Path) -> None:
-        run = Run("launcher killed", tmp_path)
+        run = Run("launcher killed", tmp_path, ranks=2)
         run.begun()
         run.process.kill()
         run.end(-signal.SIGKILL)
@@ -197,7 +197,7 @@ def test_an_error_before_the_first_step(how: str, ranks: int, message: str, tmp_
 
 
 def test_an_error_of_all_ranks_is_told_once(tmp_path: Path) -> None:
-    run = Run("loss", tmp_path, "--lr=1e30", "--model=lenet5", ranks=2)
+    run = Run("loss", tmp_path, "--lr=1e38", ranks=2)
     line, = run.end(2)
     assert line.startswith("endings.py: error: training: diverged in step ")
 

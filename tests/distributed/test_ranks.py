@@ -51,11 +51,26 @@ def surroundings(**more: str) -> dict[str, str]:
 
 
 def result_of(ranks: int, what: str, folder: Path, *given: object) -> dict[str, np.ndarray]:
-    output = folder / f"{what}{ranks}.npz"
-    done = started(ranks, HERE / "trainings.py", what, output, *given)
+    done = started(ranks, HERE / "trainings.py", what, folder / f"WHAT{ranks}.npz", *given)
     assert done.returncode == 0, done.stderr
-    with np.load(output) as arrays:
+    return loaded(folder / f"{what}{ranks}.npz")
+
+
+def loaded(file: Path, said: str = "") -> dict[str, np.ndarray]:
+    assert file.exists(), said
+    with np.load(file) as arrays:
         return dict(arrays)
+
+
+class Several:
+    """Trainings that one start of the ranks does in turn: it takes longer than most of them."""
+
+    def __init__(self, ranks: int, folder: Path, *names: str):
+        self.ranks, self.folder = ranks, folder
+        self.done = started(ranks, HERE / "trainings.py", ",".join(names), folder / f"WHAT{ranks}.npz")
+
+    def __getitem__(self, name: str) -> dict[str, np.ndarray]:
+        return loaded(self.folder / f"{name}{self.ranks}.npz", self.done.stderr)
 
 
 def assert_near(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
@@ -79,6 +94,16 @@ def three(folder: Path) -> dict[str, np.ndarray]:
     return result_of(3, "all_kinds", folder)
 
 
+@pytest.fixture(scope="module")
+def of_two(folder: Path) -> Several:
+    return Several(2, folder, "only_statistics", "draws", "diverging", "ways")
+
+
+@pytest.fixture(scope="module")
+def of_three(folder: Path) -> Several:
+    return Several(3, folder, "one_kind", "ignoring", "options", "called")
+
+
 # ---------------------------------------------------------------- the numbers of one process
 @pytest.mark.deep
 @needs_mpi
@@ -86,12 +111,18 @@ def test_two_ranks_give_the_losses_and_weights_of_one(alone: dict[str, np.ndarra
     assert_near(result_of(2, "all_kinds", folder), alone)
 
 
+@pytest.mark.deep
+@needs_mpi
+def test_three_ranks_of_all_kinds(alone: dict[str, np.ndarray], three: dict[str, np.ndarray]) -> None:
+    assert_near(three, alone)
+
+
 @pytest.mark.slow
 @needs_mpi
-def test_three_ranks_give_the_losses_and_weights_of_one(alone: dict[str, np.ndarray],
-                                                        three: dict[str, np.ndarray]) -> None:
+def test_three_ranks_give_the_losses_and_weights_of_one(of_three: Several) -> None:
     """The last step of an epoch has one image: two ranks have none."""
-    assert_near(three, alone)
+    assert_near(of_three["one_kind"], trainings.one_kind())
+    assert of_three.done.returncode == 0, of_three.done.stderr
 
 
 @needs_mpi
@@ -102,40 +133,38 @@ def test_ranks_of_as_many_images_each(ranks: int, folder: Path) -> None:
 
 @pytest.mark.slow
 @needs_mpi
-def test_ranks_average_by_what_counts(folder: Path) -> None:
+@pytest.mark.parametrize("what", ["ignoring", "options"])
+def test_ranks_with_all_that_fit_is_told(what: str, of_three: Several) -> None:
     """Some have ignored labels alone, or no image."""
-    alone = trainings.ignoring()
+    alone = trainings.WHAT[what]()
     for name in [name for name in alone if name.startswith("False")]:
         np.testing.assert_array_equal(alone[name], alone[name.replace("False", "True")], err_msg=name)
-    assert_near(result_of(3, "ignoring", folder), alone)
+    assert_near(of_three[what], alone)
 
 
 @pytest.mark.slow
 @needs_mpi
-def test_ranks_with_all_that_fit_is_told(folder: Path) -> None:
-    alone = trainings.options()
-    for name in [name for name in alone if name.startswith("False")]:
-        np.testing.assert_array_equal(alone[name], alone[name.replace("False", "True")], err_msg=name)
-    assert_near(result_of(3, "options", folder), alone)
-
-
-@pytest.mark.slow
-@needs_mpi
-def test_ranks_diverge_in_the_same_step(tmp_path: Path) -> None:
-    result_of(2, "diverging", tmp_path, tmp_path)
-    for rank in (0, 1):
-        said = (tmp_path / f"{rank}.txt").read_text().splitlines()
+def test_ranks_diverge_in_the_same_step(of_two: Several) -> None:
+    for said in of_two["diverging"]["said"]:
         assert [line.partition(":")[2].partition(":")[0] for line in said] == [" diverged in step 5 (epoch 1)"] * 2
 
 
 @pytest.mark.slow
 @needs_mpi
-@pytest.mark.parametrize("ranks", tiered([2, 3], fast=0, slow=1))
-def test_ranks_that_take_different_ways_are_an_error(ranks: int, tmp_path: Path) -> None:
+def test_ranks_that_take_different_ways_are_an_error(of_two: Several) -> None:
     """On all of them, in the same words; in a compiled step, too. They would hang, or add up what is not the same."""
-    result_of(ranks, "ways", tmp_path, tmp_path)
-    told = [(tmp_path / f"{rank}.txt").read_text().splitlines() for rank in range(ranks)]
-    assert told[1:] == told[:1] * (ranks - 1)
+    told_apart(of_two["ways"]["told"].tolist())
+    assert of_two.done.returncode == 0, of_two.done.stderr
+
+
+@pytest.mark.deep
+@needs_mpi
+def test_three_ranks_that_take_different_ways_are_an_error(tmp_path: Path) -> None:
+    told_apart(result_of(3, "ways", tmp_path)["told"].tolist())
+
+
+def told_apart(told: list[list[str]]) -> None:
+    assert told[1:] == told[:1] * (len(told) - 1)
     after = "; take the same way through the net on all ranks, and freeze the same parameters"
     a, b, c = (f"parameter {i} {shape} float32, parameter {i + 1} (3,) float32"
                for i, shape in ((0, "(3, 4)"), (2, "(3, 4)"), (4, "(3, 3)")))
@@ -190,8 +219,8 @@ def test_a_loop_of_ones_own(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_mpi
-def test_callbacks_are_called_on_rank_0_and_hold_for_all(tmp_path: Path) -> None:
-    here, got = trainings.called(), result_of(3, "called", tmp_path)
+def test_callbacks_are_called_on_rank_0_and_hold_for_all(of_three: Several) -> None:
+    here, got = trainings.called(), of_three["called"]
     assert got.pop("calls").tolist() == [13, 0, 0]
     del here["calls"]
     assert here["epochs"] == 2
@@ -200,8 +229,8 @@ def test_callbacks_are_called_on_rank_0_and_hold_for_all(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @needs_mpi
-def test_own_statistics_if_asked_for(tmp_path: Path) -> None:
-    got = result_of(2, "only_statistics", tmp_path)
+def test_own_statistics_if_asked_for(of_two: Several) -> None:
+    got = of_two["only_statistics"]
     np.testing.assert_allclose(got["y"], [[-1, -1], [1, 1]], rtol=1e-4)
     np.testing.assert_allclose(got["mean"], [0.1, 0.25], rtol=1e-6)
     assert "across_ranks=False" in repr(nn.BatchNorm1d(2, across_ranks=False))
@@ -209,8 +238,8 @@ def test_own_statistics_if_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_mpi
-def test_ranks_draw_the_same_parameters_and_drop_other_values(tmp_path: Path) -> None:
-    got, alone = result_of(2, "draws", tmp_path), trainings.draws()
+def test_ranks_draw_the_same_parameters_and_drop_other_values(of_two: Several) -> None:
+    got, alone = of_two["draws"], trainings.draws()
     np.testing.assert_array_equal(got["weights"], np.repeat(alone["weights"], 2, axis=0))
     np.testing.assert_array_equal(got["kept"][0], alone["kept"][0])
     assert 400 < np.count_nonzero(got["kept"][0] != got["kept"][1]) < 600

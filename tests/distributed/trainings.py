@@ -1,6 +1,6 @@
-"""Trainings that several ranks do, as a script for mpiexec: `python trainings.py WHAT OUTPUT [ARGUMENT]`.
+"""Trainings that several ranks do, as a script for mpiexec: `python trainings.py WHAT,... OUTPUT [ARGUMENT]`.
 
-Imported by the tests, the same functions run in one process.
+In the name of the output, WHAT stands for the name of each. Imported by the tests, the same functions run in one process.
 """
 
 from __future__ import annotations
@@ -63,9 +63,14 @@ def trained(name: str, compiled: bool, epochs: int = 5, images: tuple[int, int] 
 KINDS = [(name, compiled) for name in ("lenet5", "krizhevsky2009", "normalised") for compiled in (False, True)]
 
 
-def all_kinds() -> dict[str, np.ndarray]:
-    return {f"{name} {'compiled' if compiled else 'eager'} {key}": value for name, compiled in KINDS
+def all_kinds(kinds: Any = KINDS) -> dict[str, np.ndarray]:
+    return {f"{name} {'compiled' if compiled else 'eager'} {key}": value for name, compiled in kinds
             for key, value in trained(name, compiled).items()}
+
+
+def one_kind() -> dict[str, np.ndarray]:
+    """The smallest, which has all that ranks sum; `ignoring` trains another."""
+    return all_kinds([("normalised", False), ("normalised", True)])
 
 
 def alike() -> dict[str, np.ndarray]:
@@ -127,7 +132,7 @@ def options() -> dict[str, np.ndarray]:
     return found
 
 
-def diverging(file: str) -> dict[str, np.ndarray]:
+def diverging() -> dict[str, np.ndarray]:
     """An image that is not finite, on one rank alone, in the fifth step."""
     rows, said = np.ones((40, 6)), []
     rows[4 * 8 + 7] = np.nan
@@ -140,8 +145,7 @@ def diverging(file: str) -> dict[str, np.ndarray]:
                          progress=False, say=None)
         except training.Diverged as error:
             said.append(str(error))
-    Path(file).joinpath(f"{distributed.current().rank}.txt").write_text("\n".join(said))
-    return {}
+    return {"said": np.array(distributed.current().gather(said))}
 
 
 def first_part(folder: str) -> dict[str, np.ndarray]:
@@ -301,7 +305,7 @@ def in_place(name: str) -> dict[str, np.ndarray]:
             "copies": np.array(copies)}
 
 
-def ways(file: str) -> dict[str, np.ndarray]:
+def ways() -> dict[str, np.ndarray]:
     """Ranks that take different ways, in each of which all of them say so, and go on; and some that may differ."""
     world = distributed.start()
     first = world.rank == 0
@@ -357,17 +361,19 @@ def ways(file: str) -> dict[str, np.ndarray]:
         tried(f"frozen on one {compiled}", update(model, compiled))
     params = list(model.parameters())
     tried("other order", lambda: distributed.average(params if first else params[::-1]))
-    Path(file).joinpath(f"{world.rank}.txt").write_text("\n".join(found))
-    return {}
+    return {"told": np.array(world.gather(found))}
 
 
 WHAT: dict[str, Callable[..., dict[str, np.ndarray]]] = {
-    each.__name__: each for each in (all_kinds, alike, ignoring, options, diverging, first_part, second_part, by_hand,
-                                     called, broken, only_statistics, draws, leaves, replays, in_place, ways)}
+    each.__name__: each for each in (all_kinds, one_kind, alike, ignoring, options, diverging, first_part,
+                                     second_part, by_hand, called, broken, only_statistics, draws, leaves, replays,
+                                     in_place, ways)}
 
 if __name__ == "__main__":
     distributed.start()
-    what, output, *given = sys.argv[1:]
-    result = WHAT[what](*given)
-    if distributed.current().rank == 0:
-        np.savez(Path(output), **result)  # type: ignore[arg-type]  # its stub takes one of them for allow_pickle
+    names, output, *given = sys.argv[1:]
+    for what in names.split(","):
+        result = WHAT[what](*given)
+        if distributed.current().rank == 0:
+            np.savez(Path(output.replace("WHAT", what)),
+                     **result)  # type: ignore[arg-type]  # its stub takes one of them for allow_pickle
