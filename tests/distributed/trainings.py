@@ -1,6 +1,7 @@
 """Trainings that several ranks do, as a script for mpiexec: `python trainings.py WHAT,... OUTPUT [ARGUMENT]`.
 
-In the name of the output, WHAT stands for the name of each. Imported by the tests, the same functions run in one process.
+In the name of the output, WHAT stands for the name of each. Imported by the tests, the same functions run in one
+process.
 """
 
 from __future__ import annotations
