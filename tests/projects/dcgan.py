@@ -7,7 +7,7 @@ from minidl import data, nn, optim
 
 def main(device="cpu", compiled=False):
     minidl.manual_seed(0)
-    loader = data.DataLoader(data.load("synthetic-digits", "train").first(640), batch_size=32, mean=0.5, std=0.5,
+    loader = data.DataLoader(data.load("synthetic-digits", "train", count=640), batch_size=32, mean=0.5, std=0.5,
                              device=device)
     generator = nn.Sequential(nn.ConvTranspose2d(16, 16, 7), nn.BatchNorm2d(16), nn.ReLU(),
                               nn.ConvTranspose2d(16, 8, 4, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(),

@@ -12,7 +12,7 @@ def mlp(width):
 
 def main(device="cpu", compiled=False):
     minidl.manual_seed(0)
-    loader = data.DataLoader(data.load("synthetic-digits", "train").first(600), 50, device=device)
+    loader = data.DataLoader(data.load("synthetic-digits", "train", count=600), 50, device=device)
     teacher, student = mlp(64).to(device), mlp(12).to(device)
     training.fit(teacher, optim.Adam(teacher.parameters(), lr=0.003), loader, loader, epochs=5, compiled=compiled,
                  say=None, progress=False)

@@ -8,7 +8,7 @@ from minidl import ops as F
 
 def main(device="cpu", compiled=False):
     minidl.manual_seed(0)
-    train = data.DataLoader(data.load("synthetic-digits", "train").first(600), 50, device=device)
+    train = data.DataLoader(data.load("synthetic-digits", "train", count=600), 50, device=device)
     net = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
     training.fit(net, optim.Adam(net.parameters(), lr=0.003), train, train, epochs=5, compiled=compiled, say=None,
                  progress=False)

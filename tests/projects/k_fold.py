@@ -8,7 +8,7 @@ from minidl import data, nn, optim, training
 
 
 def main(device="cpu", compiled=False):
-    digits = data.load("synthetic-digits", "train").first(500)
+    digits = data.load("synthetic-digits", "train", count=500)
     folds = np.array_split(np.random.default_rng(0).permutation(len(digits)), 5)
     scores = []
     for i, fold in enumerate(folds):

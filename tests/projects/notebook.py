@@ -8,11 +8,11 @@ import minidl
 from minidl import data, nn, ops, optim, training
 %
 minidl.manual_seed(0)
-digits = data.load("synthetic-digits", "train").first(600)
+digits = data.load("synthetic-digits", "train", count=600)
 digits
 %
 train = data.DataLoader(digits, 50, device=DEVICE)
-test = data.DataLoader(data.load("synthetic-digits", "test").first(200), 100, shuffle=False, device=DEVICE)
+test = data.DataLoader(data.load("synthetic-digits", "test", count=200), 100, shuffle=False, device=DEVICE)
 len(train)
 %
 net = nn.Sequential(nn.Flatten(), nn.Linear(784, 32), nn.ReLU(), nn.Linear(32, 10)).to(DEVICE)

@@ -13,7 +13,7 @@ def main(device="cpu", compiled=False):
     import onnxruntime
 
     minidl.manual_seed(0)
-    train = data.DataLoader(data.load("synthetic-digits", "train").first(200), 50, device=device)
+    train = data.DataLoader(data.load("synthetic-digits", "train", count=200), 50, device=device)
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
                         nn.Linear(4 * 13 * 13, 10)).to(device)
     training.fit(net, optim.Adam(net.parameters(), lr=0.01), train, train, epochs=1, compiled=compiled, say=None,

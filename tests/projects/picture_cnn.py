@@ -9,9 +9,9 @@ from minidl import data, nn, optim, training
 
 def main(device="cpu", compiled=False):
     minidl.manual_seed(0)
-    train = data.DataLoader(data.load("synthetic-digits", "train").first(1000), 50, augment=data.Augment(crop=1),
+    train = data.DataLoader(data.load("synthetic-digits", "train", count=1000), 50, augment=data.Augment(crop=1),
                             mean=0.5, std=0.5, device=device)
-    test = data.DataLoader(data.load("synthetic-digits", "test").first(200), 100, shuffle=False, mean=0.5, std=0.5,
+    test = data.DataLoader(data.load("synthetic-digits", "test", count=200), 100, shuffle=False, mean=0.5, std=0.5,
                            device=device)
     net = nn.Sequential(nn.Conv2d(1, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
                         nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),

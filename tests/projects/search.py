@@ -9,9 +9,8 @@ from minidl import data, nn, optim, training
 
 
 def main(device="cpu", compiled=False):
-    digits = data.load("synthetic-digits", "train")
-    train = data.DataLoader(digits.first(600), 50, device=device)
-    test = data.DataLoader(data.load("synthetic-digits", "test").first(200), 100, shuffle=False, device=device)
+    train = data.DataLoader(data.load("synthetic-digits", "train", count=600), 50, device=device)
+    test = data.DataLoader(data.load("synthetic-digits", "test", count=200), 100, shuffle=False, device=device)
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         for lr, width in itertools.product([0.001, 0.01, 0.1, 1.0], [8, 32]):

@@ -11,7 +11,7 @@ from minidl import ops as F
 def main(device="cpu", compiled=False):
     minidl.manual_seed(0)
     rng = np.random.default_rng(0)
-    digits = data.load("synthetic-digits", "train").first(800)
+    digits = data.load("synthetic-digits", "train", count=800)
     images, labels = digits.images.astype(np.float32) / 255, digits.labels
     net = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 16)).to(device)
     adam = optim.Adam(net.parameters(), lr=0.003)

@@ -31,7 +31,7 @@ def main(device="cpu", compiled=False):
         p.requires_grad = False
     net[7] = nn.Linear(16 * 7 * 7, 10)
     net.to(device)
-    train = data.DataLoader(data.load("synthetic-digits", "train").first(600), 50, mean=0.5, std=0.5, device=device)
+    train = data.DataLoader(data.load("synthetic-digits", "train", count=600), 50, mean=0.5, std=0.5, device=device)
     history = training.fit(net, optim.Adam(net[7].parameters(), lr=0.01), train, train, epochs=3, compiled=compiled,
                            say=None, progress=False)
     return history[-1]["test_accuracy"]

@@ -29,7 +29,7 @@ def elbo(outputs, images):
 
 def main(device="cpu", compiled=False):
     minidl.manual_seed(0)
-    images = data.load("synthetic-digits", "train").first(600).images.astype("float32") / 255
+    images = data.load("synthetic-digits", "train", count=600).images.astype("float32") / 255
     train = data.DataLoader((images[:500], images[:500]), 50, device=device)
     test = data.DataLoader((images[500:], images[500:]), 100, shuffle=False, device=device)
     net = VAE().to(device)

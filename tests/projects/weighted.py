@@ -9,7 +9,7 @@ from minidl import data, nn, optim, training
 
 def main(device="cpu", compiled=False):
     rng = np.random.default_rng(0)
-    digits = data.load("synthetic-digits", "train").first(900)
+    digits = data.load("synthetic-digits", "train", count=900)
     images, labels = digits.images.astype(np.float32) / 255, digits.labels.astype(np.int64)
     doubtful = rng.random(700) < 0.6
     given = np.where(doubtful, (labels[:700] + 1) % 10, labels[:700])

@@ -15,7 +15,7 @@ def residual_net():
                          Residual(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)), nn.Flatten(), nn.Linear(1152, 10))
 
 
-train, test = (data.DataLoader(data.load("synthetic-digits", kind).first(2000), 50) for kind in ("train", "test"))
+train, test = (data.DataLoader(data.load("synthetic-digits", kind, count=2000), 50) for kind in ("train", "test"))
 net, other = residual_net(), residual_net()
 last = training.fit(net, optim.Adam(net.parameters(), lr=0.003), train, test, epochs=3, compiled=True)[-1]
 minidl.save(net, "residual.h5")

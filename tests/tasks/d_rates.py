@@ -20,7 +20,7 @@ class Clipped(optim.SGD):
         return ops.stack([p.grad.square().sum() for p in self.groups[0]["params"]]).sum().sqrt()
 
 
-train, test = (data.DataLoader(data.load("synthetic-digits", kind).first(2000), 50) for kind in ("train", "test"))
+train, test = (data.DataLoader(data.load("synthetic-digits", kind, count=2000), 50) for kind in ("train", "test"))
 net = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
 sgd = Clipped(net.parameters(), lr=0.001, momentum=0.9)
 

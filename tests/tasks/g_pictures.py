@@ -8,7 +8,7 @@ import numpy as np
 import minidl
 from minidl import data, nn, optim, plot, training
 
-digits, test = data.load("synthetic-digits", "train").first(2000), data.load("synthetic-digits", "test").first(500)
+digits, test = data.load("synthetic-digits", "train", count=2000), data.load("synthetic-digits", "test", count=500)
 train_loader, test_loader = data.DataLoader(digits, 50, seed=1), data.DataLoader(test, 500, shuffle=False)
 minidl.manual_seed(1)
 net = nn.Sequential(c1=nn.Conv2d(1, 8, 5, stride=2), act1=nn.ReLU(), flat=nn.Flatten(), output=nn.Linear(1152, 10))

@@ -22,7 +22,7 @@ def train(folder, kill_at=None):
     """Go on, or begin; returns the weights and the losses."""
     minidl.manual_seed(1)
     net = nn.Sequential(nn.Flatten(), nn.Linear(784, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 10))
-    sgd, digits = optim.SGD(net.parameters(), lr=0.1, momentum=0.9), data.load("synthetic-digits", "train").first(1000)
+    sgd, digits = optim.SGD(net.parameters(), lr=0.1, momentum=0.9), data.load("synthetic-digits", "train", count=1000)
     train_loader = data.DataLoader(digits, 50, seed=1, augment=data.Augment(crop=2))
     history = training.fit(net, sgd, train_loader, data.DataLoader(digits, 500), epochs=4, callbacks=KillAt(kill_at),
                            schedule=optim.schedule("cosine", 80), checkpoints=folder, save_every=10, resume=True)

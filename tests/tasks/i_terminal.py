@@ -6,7 +6,7 @@ from minidl import Tensor, data, nn, ops, optim, training
 minidl.manual_seed(1)
 net = nn.Sequential(c1=nn.Conv2d(1, 4, 5), act1=nn.Tanh(), flat=nn.Flatten(), output=nn.Linear(2304, 10))
 sgd = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-digits = data.load("synthetic-digits", "train").first(300)
+digits = data.load("synthetic-digits", "train", count=300)
 loader = data.DataLoader(digits, 100, seed=1)
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import minidl
 from minidl import data, nn, optim, training
 
-train, test = data.load("synthetic-digits", "train").first(200), data.load("synthetic-digits", "test").first(500)
+train, test = data.load("synthetic-digits", "train", count=200), data.load("synthetic-digits", "test", count=500)
 mean, std = data.channel_statistics(train)
 tests = data.DataLoader(test, 500, shuffle=False, mean=mean, std=std)
 

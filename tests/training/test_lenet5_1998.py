@@ -35,7 +35,7 @@ def images(n: int, *shape: int, dtype: str = "float32") -> Tensor:
 
 
 def digits(count: int, split: str = "train", **options: Any) -> data.DataLoader:
-    return data.DataLoader(data.load("synthetic-digits", split).first(count), 16, mean=[0.2], std=[0.35], padding=2,
+    return data.DataLoader(data.load("synthetic-digits", split, count=count), 16, mean=[0.2], std=[0.35], padding=2,
                            **options)
 
 
@@ -291,7 +291,7 @@ def test_mean_squared_error_against_one_hot_vectors_trains(compiled: bool) -> No
 
 @pytest.mark.slow
 def test_targets_may_be_one_hot_vectors_themselves() -> None:
-    found = data.load("synthetic-digits", "train").first(200)
+    found = data.load("synthetic-digits", "train", count=200)
     x = np.pad(found.images / np.float32(255), ((0, 0), (0, 0), (2, 2), (2, 2)))
     loader = data.DataLoader((x, np.eye(10, dtype=np.float32)[found.labels]), 20)
     net = zoo.build("lenet5")

@@ -80,7 +80,7 @@ def said(capsys: pytest.CaptureFixture[str], *flags: str, status: int = 0) -> st
 
 
 def picture() -> np.ndarray:
-    digit = data.load("synthetic-digits", "test").images[3]
+    digit = data.load("synthetic-digits", "test", count=4).images[3]
     pytest.importorskip("PIL.Image").fromarray(digit[0]).save("one.png")
     return digit
 
@@ -108,7 +108,8 @@ def test_every_command_takes_a_net_in_a_file(capsys: pytest.CaptureFixture[str])
     assert "my_net.py:build on synthetic-digits" in html
     picture()
     net = minidl.load("run/weights.h5", code="my_net.py:build").eval()
-    loader = data.DataLoader(data.load("synthetic-digits", "test")[3:4], 1, shuffle=False, **known["preprocessing"])
+    third = data.load("synthetic-digits", "test", count=4)[3:4]
+    loader = data.DataLoader(third, 1, shuffle=False, **known["preprocessing"])
     best = int(net(minidl.Tensor(next(iter(loader))[0])).numpy().argmax())
     assert said(capsys, "predict", "run", "one.png", "--code", "my_net.py").startswith(f"one.png: {best} ")
     found = json.loads(said(capsys, "predict", "run", "one.png", "--code", "my_net.py", "--json"))
@@ -300,7 +301,7 @@ def stranger() -> Path:
     """A run whose files name code, which lies beside it."""
     Path("evil.py").write_text("open('ran', 'w')\ndef build(): pass\n")
     net = zoo.build("perceptron", in_channels=1)
-    with RunFolder("run", net, loader := data.DataLoader(data.load("synthetic-digits", "test").first(50), 50), loader):
+    with RunFolder("run", net, loader := data.DataLoader(data.load("synthetic-digits", "test", count=50), 50), loader):
         pass
     Path("run/metrics.jsonl").write_text("")
     return Path("run")
@@ -313,7 +314,7 @@ def test_a_file_or_a_folder_imports_nothing_that_it_names(named: str, stranger: 
     net = zoo.build("perceptron", in_channels=1)
     net.model_name, net.model_args = named, {"command": "touch ran", "path": "/"}
     net.model_code = {"file": file, "name": name, "sha256": "0" * 64}
-    minidl.save(net, stranger / "weights.h5", data=data.DataLoader(data.load("synthetic-digits", "test"), 50))
+    minidl.save(net, stranger / "weights.h5", data=data.DataLoader(data.load("synthetic-digits", "test", count=50), 50))
     config = {"model": named, "code": dict(net.model_code), "epochs": 1, "data": "synthetic-digits"}
     picture()
     before = set(sys.modules)
@@ -424,7 +425,7 @@ def build(in_channels=1, classes=10, width=4):
 if __name__ == "__main__":
     net = zoo.build(build, width=6)
     def loader(split, **how):
-        return data.DataLoader(data.load("synthetic-digits", split).first(200), 50, mean=[0.1], std=[0.3], **how)
+        return data.DataLoader(data.load("synthetic-digits", split, count=200), 50, mean=[0.1], std=[0.3], **how)
     train, test = loader("train", seed=1), loader("test", shuffle=False)
     sgd = optim.SGD(net.parameters(), lr=0.1)
     with training.RunFolder("own", net, train, test, resume=True) as run:

@@ -48,7 +48,7 @@ def epochs(count: int, **changed: Any) -> list[dict[str, Any]]:
 
 
 def loader(classes: tuple[str, ...] = tuple("0123456789"), count: int = 64, **settings: Any) -> data.DataLoader:
-    digits = data.load("synthetic-digits", "test").first(count)
+    digits = data.load("synthetic-digits", "test", count=count)
     named = data.Dataset(digits.name, "test", digits.images, digits.labels, classes)
     return data.DataLoader(named, 32, shuffle=False, padding=2, **settings)
 
@@ -508,7 +508,7 @@ def test_without_classes_there_is_no_matrix(targets: np.ndarray) -> None:
 
 
 def test_a_net_without_a_mistake(finished: Path) -> None:
-    digits = data.load("synthetic-digits", "test").first(8)
+    digits = data.load("synthetic-digits", "test", count=8)
     found = run.answer(Known(), [(np.eye(10)[digits.labels][:, :, None, None] * 9, digits.labels)], [])["answers"]
     assert found.worst == []
     assert "8 of 8 test images are right" in page._mistakes(found)

@@ -19,7 +19,7 @@ LEAST = {
     "stopped_early": 0.01, "onnx_export": 0.9999, "picture_cnn": 0.6, "dcgan": 0.7, "siamese": 0.5, "reinforce": 80,
     "inversion": 0.8, "distillation": 0.8, "transfer": 0.6, "search": 0.4, "k_fold": 0.45, "weighted": 0.15,
     "notebook": 0.45, "own_kernel": 1.0, "gradient_penalty": 0.9}
-SLOW = ("table_mlp", "vae", "unet", "gpt", "lstm", "grad_cam", "fgsm", "stopped_early", "gradient_penalty")
+SLOW = ("table_mlp", "vae", "unet", "gpt", "grad_cam", "fgsm", "gradient_penalty")
 MARKS = {"transfer": [pytest.mark.torch], "own_kernel": [needs_compiler]}
 NEEDS = {"transfer": "torch", "onnx_export": "onnxruntime"}
 

@@ -246,7 +246,7 @@ def test_airbench_learns_by_its_own_recipe() -> None:
     """Generated pictures, at an eighth of the width: whitened, augmented, smoothed, by a schedule for each group, and
     tested by six views of each image."""
     minidl.manual_seed(0)
-    train, test = (data.load("synthetic-shapes", split).first(count)
+    train, test = (data.load("synthetic-shapes", split, count=count)
                    for split, count in (("train", 800), ("test", 200)))
     model = zoo.MODELS["airbench"]
     net, batch, how = build("airbench"), 50, train.preprocessing(model.shape)
