@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -45,9 +46,15 @@ def test_every_model_is_tested() -> None:
     assert [model.name for model in zoo.MODELS.values()] == list(zoo.MODELS)
 
 
-@pytest.mark.slow
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New parameters are zeros: millions that are drawn take seconds."""
+    generator = SimpleNamespace(uniform=lambda *_: 0.0, normal=lambda *_: 0.0)
+    monkeypatch.setattr("minidl.nn.init.rng", SimpleNamespace(generator=lambda: generator))
+
+
 @pytest.mark.parametrize("name", COUNTS)
-def test_parameter_count(name: str) -> None:
+def test_parameter_count(name: str, undrawn: None) -> None:
     assert sum(p.size for p in zoo.build(name).parameters()) == COUNTS[name]
 
 
@@ -98,7 +105,7 @@ def test_activation(name: str, activation: str, layer: type[nn.Module]) -> None:
 
 
 @pytest.mark.deep
-def test_alexnet_is_the_papers() -> None:
+def test_alexnet_is_the_papers(undrawn: None) -> None:
     """KSH 2012, Fig. 2 and section 3.5; 60 million parameters with 1,000 classes."""
     net, sizes = zoo.build("alexnet", classes=1000), {}
     assert sum(p.size for p in net.parameters()) == 60_965_224
@@ -159,7 +166,7 @@ def test_resnets_own_start() -> None:
 
 
 @pytest.mark.slow
-def test_resnet_of_large_images_is_the_papers() -> None:
+def test_resnet_of_large_images_is_the_papers(undrawn: None) -> None:
     """Table 1: layers, sizes of maps, and multiply-adds; option A has the parameters of the layers alone."""
     for depth, parameters, billions in ((18, 11_515_688, 1.8), (34, 21_623_848, 3.6)):
         net = zoo.build("resnet-224", depth=depth, classes=1000)
@@ -317,8 +324,8 @@ def test_a_recipes_parameter_counts_are_true() -> None:
         assert f"{COUNTS[name]:,} parameters" in zoo.MODELS[name].summary
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.deep if name in ("alexnet", "resnet-224")
-                                               else pytest.mark.slow) for name in COUNTS])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.deep if name in (
+    "alexnet", "resnet-224", "cifar10-18") else pytest.mark.slow) for name in COUNTS])
 def test_learns_by_its_recipe(name: str) -> None:
     """Eight images by heart: the loss falls to a third within 40 steps, or 80 of a deep net, without dropout: alexnet
     has few units here."""
