@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 import pytest
 from hostile_files import archive, entry
-from test_hostile_weights import BIG, ESCAPE, Recipe, third, trial
+from test_hostile_weights import BIG, ESCAPE, PARTS, Recipe, some, trial
 from test_keras_weights import keras_file
 from tiers import tiered
 
@@ -361,17 +361,17 @@ KERAS: dict[str, Recipe] = {
 }
 
 
-@pytest.mark.parametrize("part", tiered(range(3), slow=1))
-def test_hostile_files_of_keras(part: int, tmp_path: Path) -> None:
-    trial(tmp_path, ".weights.h5", third(KERAS, part), write_keras, "test_hostile_formats", least=0.3)  # no checksums
+@pytest.mark.parametrize("part", tiered(PARTS, slow=1))
+def test_hostile_files_of_keras(part: slice, tmp_path: Path) -> None:
+    trial(tmp_path, ".weights.h5", some(KERAS, part), write_keras, "test_hostile_formats", least=0.3)  # no checksums
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize(("ending", "recipes", "part"), tiered([
-    (ending, recipes, part) for part in range(3) for ending, recipes in ((".safetensors", SAFETENSORS), (".npz", NPZ))],
+    (ending, recipes, part) for part in PARTS for ending, recipes in ((".safetensors", SAFETENSORS), (".npz", NPZ))],
     slow=1, several=True))
-def test_hostile_files_of_other_formats(tmp_path: Path, ending: str, recipes: dict[str, Recipe], part: int) -> None:
+def test_hostile_files_of_other_formats(tmp_path: Path, ending: str, recipes: dict[str, Recipe], part: slice) -> None:
     if ending == ".safetensors":
         pytest.importorskip("safetensors", reason="the package safetensors is not installed")
     assert len(recipes) >= 100
-    trial(tmp_path, ending, third(recipes, part))
+    trial(tmp_path, ending, some(recipes, part))

@@ -389,17 +389,19 @@ def trial(folder: Path, ending: str, recipes: dict[str, Recipe], write: Callable
     assert refused >= least * len(recipes)
 
 
-def third(recipes: dict[str, Recipe], part: int) -> dict[str, Recipe]:
-    """Every third of them, from this one on."""
-    return dict(list(recipes.items())[part::3])
+PARTS = slice(0, None, 9), *(slice(i, None, 3) for i in range(3))        # of the recipes: a ninth for CI, and all
 
 
-@pytest.mark.parametrize("part", tiered(range(3), slow=1))
-def test_hostile_files_are_refused_or_load_right_within_bounds(part: int, tmp_path: Path) -> None:
+def some(recipes: dict[str, Recipe], part: slice) -> dict[str, Recipe]:
+    return dict(list(recipes.items())[part])
+
+
+@pytest.mark.parametrize("part", tiered(PARTS, slow=1))
+def test_hostile_files_are_refused_or_load_right_within_bounds(part: slice, tmp_path: Path) -> None:
     minidl.save(net(), tmp_path / "w.h5")
     content = (tmp_path / "w.h5").read_bytes()
     sealed = bytearray(content)
     reseal(sealed)
     assert sealed == content                   # so the checksums are HDF5's
     assert len(RECIPES) >= 100
-    trial(tmp_path, ".h5", third(RECIPES, part))
+    trial(tmp_path, ".h5", some(RECIPES, part))
