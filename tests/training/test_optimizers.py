@@ -1046,9 +1046,9 @@ def state_of(net: nn.Module, optimizers: list[Any], ema: optim.EMA) -> dict[str,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "settings"), EACH, ids=str)
-def test_a_hundred_compiled_steps_give_the_plain_bits(name: str, settings: dict[str, Any]) -> None:
+def test_compiled_steps_give_the_plain_bits(name: str, settings: dict[str, Any]) -> None:
     pair = both_kinds(name, settings)
-    for i in range(100):
+    for i in range(30):
         results = []
         for step, _, optimizers, _ in pair:
             optimizers[0].lr = 0.01 / (1 + i % 9)
