@@ -380,7 +380,6 @@ def test_predict_rejects_a_picture_that_is_no_digit(ran: list[dict[str, Any]],
     assert capsys.readouterr().out.startswith("noise.png: none of them 100.0 %  (")
 
 
-@pytest.mark.slow
 def test_options_of_any_model_are_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert command("--model", "mlp", "--option", "activation=relu", "--option", "hidden=7", "--data",
@@ -469,7 +468,6 @@ def test_refuses(refused: Callable[[], Any], message: str) -> None:
         refused()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("flags", "said"), [
     (["--option", "original"], "error: argument --option: 'original' is not NAME=VALUE; see "),
     (["--option", "classes=7"], "error: --option classes=7: classes is 10 by the data set; leave it out"),

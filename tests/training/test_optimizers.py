@@ -1044,7 +1044,6 @@ def state_of(net: nn.Module, optimizers: list[Any], ema: optim.EMA) -> dict[str,
     return {**net.state_dict(), **kept, **{f"average {i}": a for i, a in enumerate(ema.state_dict()["averages"])}}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "settings"), EACH, ids=str)
 def test_compiled_steps_give_the_plain_bits(name: str, settings: dict[str, Any]) -> None:
     pair = both_kinds(name, settings)

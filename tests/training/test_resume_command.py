@@ -80,7 +80,6 @@ def test_a_run_that_was_stopped_goes_on_by_its_own_settings(signum: int, status:
     assert lines("a run") == lines("whole")
 
 
-@pytest.mark.slow
 def test_a_run_that_was_stopped_stops_the_program_that_called_it(monkeypatch: pytest.MonkeyPatch) -> None:
     stop_after(monkeypatch, 1)
     with pytest.raises(Interrupted, match=r"^by SIGTERM; the run is in run, go on with: python train\.py"):
@@ -123,7 +122,6 @@ def test_an_optimizer_is_recorded_and_goes_on(name: str, numbers: tuple[float | 
     assert lines("run") == lines("whole")
 
 
-@pytest.mark.slow
 def test_an_optimizer_has_its_own_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*QUICK, "--epochs", "1", "--output-dir", "run"]) == 0
     assert cli.main(["--resume", "run", "--optimizer", "adam", "--epochs", "2"]) == 2
@@ -150,7 +148,6 @@ REFUSED: dict[str, tuple[Any, list[str], str]] = {     # what is done to the run
         '"optimizer": "sgd"', '"optimizer": "rmsprop"')), ["--save-every", "5"], "")}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_resume_that_is_refused_leaves_the_run_as_it_was(case: str, capsys: pytest.CaptureFixture[str]) -> None:
     change, flags, said = REFUSED[case]
@@ -163,7 +160,6 @@ def test_a_resume_that_is_refused_leaves_the_run_as_it_was(case: str, capsys: py
     assert {path.name: path.read_bytes() for path in Path("run").iterdir() if path.is_file()} == before
 
 
-@pytest.mark.slow
 def test_a_resume_that_is_accepted_is_in_the_config_before_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.main([*QUICK, "--epochs", "1", "--output-dir", "run"]) == 0
     stop_after(monkeypatch, 2)
@@ -196,7 +192,6 @@ def test_more_epochs_change_a_schedule_that_stretches_over_them(capsys: pytest.C
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("flags", "said"), [
     (["--lr", "0.3"], "--lr=0.3 contradicts the run in run, which has 0.05; leave it out"),
     (["--model", "lenet5"], "--model=lenet5 contradicts the run in run, which has perceptron; leave it out"),
@@ -404,7 +399,6 @@ def test_a_run_is_repeated_from_its_own_file() -> None:
     assert {**read_config("first/config.json"), "output_dir": "third", "seed": 8} == read_config("third/config.json")
 
 
-@pytest.mark.slow
 def test_weights_are_evaluated(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*QUICK, "--epochs", "1", "--output-dir", "run"]) == 0
     accuracy = 100 * lines("run")[0]["test_accuracy"]
@@ -447,7 +441,6 @@ def test_a_full_disk_is_a_warning_of_one_line(monkeypatch: pytest.MonkeyPatch,
             f"; the run is in {name}, go on with: python train.py --resume {name}\n")
 
 
-@pytest.mark.slow
 def test_two_processes_are_never_at_one_run() -> None:
     folder = RunFolder("run")
     folder.write_config({"model": "perceptron"})
@@ -460,7 +453,6 @@ def test_two_processes_are_never_at_one_run() -> None:
     assert folder.path == Path("run")
 
 
-@pytest.mark.slow
 def test_a_table_with_another_class_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """`aye` sorts before `no`: the classes would be exchanged."""
     rows = [f"{i},{i * i % 7},{'yes' if i % 2 else 'no'}" for i in range(60)]
@@ -608,7 +600,6 @@ def test_threads_are_those_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) 
         parallel.threads.cache_clear()
 
 
-@pytest.mark.slow
 def test_checkpoints_between_epochs() -> None:
     assert cli.main([*QUICK, "--epochs", "1", "--batch-size", "32", "--save-every", "3", "--output-dir", "run"]) == 0
     pictures = {"confusion.png", "curves.png", "filters.png", "report.html"}       # where matplotlib is installed

@@ -50,7 +50,6 @@ def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------ fit and evaluate
-@pytest.mark.slow
 def test_fit_reports_every_epoch_and_follows_the_schedule() -> None:
     minidl.manual_seed(0)
     model = zoo.build("perceptron")
@@ -67,8 +66,7 @@ def test_fit_reports_every_epoch_and_follows_the_schedule() -> None:
     assert optimizer.lr == 0.1
 
 
-@pytest.mark.parametrize("compiled", tiered([
-    pytest.param(True, id="compiled"), pytest.param(False, id="plain")], slow=1))
+@pytest.mark.parametrize("compiled", [True, False])
 def test_fit_scales_each_groups_own_rate_and_does_not_set_it(compiled: bool) -> None:
     """A rate that on_epoch sets holds from the next epoch on."""
     def trained(by_fit: bool) -> list[list[float]]:
@@ -97,7 +95,6 @@ def test_fit_scales_each_groups_own_rate_and_does_not_set_it(compiled: bool) -> 
     assert trained(True) == trained(False)
 
 
-@pytest.mark.slow
 def test_two_runs_from_one_seed_end_in_the_same_bits() -> None:
     states = []
     for _ in range(2):
@@ -110,7 +107,6 @@ def test_two_runs_from_one_seed_end_in_the_same_bits() -> None:
         np.testing.assert_array_equal(values, states[1][name])
 
 
-@pytest.mark.slow
 def test_a_compiled_loss_that_is_no_number_is_seen_at_the_epochs_end() -> None:
     minidl.manual_seed(0)
     model = zoo.build("perceptron")
@@ -155,7 +151,6 @@ def test_evaluate_refuses_no_images() -> None:
         evaluate(nn.Flatten(), [])
 
 
-@pytest.mark.slow
 def test_fit_refuses_a_negative_number_of_epochs() -> None:
     model = zoo.build("perceptron")
     train, test = tiny_loaders(32)
@@ -173,7 +168,6 @@ def test_a_loss_that_is_no_number_stops_and_leaves_the_parameters() -> None:
         np.testing.assert_array_equal(values, before[name])
 
 
-@pytest.mark.slow
 def test_parameters_broken_by_the_last_step_are_no_success() -> None:
     model = zoo.build("perceptron")
     train, test = tiny_loaders(32)
@@ -296,7 +290,6 @@ def test_the_processor_is_told_by_its_model() -> None:
 
 
 # ------------------------------------------------------------------ the command line
-@pytest.mark.slow
 def test_one_command_does_the_whole_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--model", "lenet5", *QUICK, "--output-dir", "out"]) == 0
     lines = capsys.readouterr().out.strip().splitlines()
@@ -340,7 +333,6 @@ def test_a_model_is_trained_by_its_own_optimizer_from_images(tmp_path: Path,
         capsys.readouterr().out)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("flags", "message"), [
     (["--optimizer", "own"], "--optimizer=own: --model=lenet5 brings none; use sgd, adam, adamw, rmsprop, muon"),
     (["--label-smoothing", "2"], r"--label-smoothing=2.0 must be in [0, 1]"),
@@ -382,7 +374,6 @@ def test_running_values_are_those_of_training_alone(tmp_path: Path, capsys: pyte
     assert all(set(values.tolist()) == {0} for name, values in state.items() if name.endswith("running_mean"))
 
 
-@pytest.mark.slow
 def test_loaded_weights_give_the_same_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["--model", "perceptron", *QUICK, "--output-dir", "first"])
     first = capsys.readouterr().out.splitlines()[-1]
@@ -540,7 +531,6 @@ BAD_INPUT = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", [pytest.param(case, marks=without_cuda) if case == "cuda" else case
                                   for case in BAD_INPUT])
 def test_bad_input_is_one_line_exit_2_and_no_weights(case: str, tmp_path: Path,
@@ -606,7 +596,6 @@ def test_a_folder_that_the_output_cannot_spell(tmp_path: Path) -> None:
     assert (tmp_path / "rüns" / "weights.h5").exists()
 
 
-@pytest.mark.slow
 def test_an_interrupt_names_the_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def stop(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
