@@ -48,6 +48,12 @@ def weights(model: nn.Module) -> list[bytes]:
     return [array.tobytes() for array in model.state_dict().values()]
 
 
+def trained(model: nn.Module, optimizer: Any = None, **options: Any) -> list[Any]:
+    """What fit gives, of one epoch if not told, and without a word."""
+    given = {"train": loader(20), "test": loader(9), "epochs": 1, **QUIET, **options}
+    return fit(model, optimizer or optim.SGD(model.parameters(), 0.1), **given)
+
+
 # ---------------------------------------------------------------- batches
 @both
 @pytest.mark.parametrize(("source", "found"), [
@@ -95,8 +101,7 @@ def test_batches_are_of_tensors_or_arrays(images: str, labels: str) -> None:
 def test_the_loss_is_what_is_trained_and_reported(compiled: bool) -> None:
     loss = functools.partial(ops.cross_entropy, label_smoothing=0.2)
     model, hand = net(), net()
-    history = fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9, shuffle=False), epochs=2, loss=loss,
-                  compiled=compiled, **QUIET)
+    history = trained(model, test=loader(9, shuffle=False), epochs=2, loss=loss, compiled=compiled)
     sgd, total = optim.SGD(hand.parameters(), 0.1), 0.0
     for images, labels in [*(batches := loader(20)), *batches]:
         sgd.zero_grad()
@@ -198,8 +203,7 @@ def test_a_loader_that_gives_more_batches_than_it_says(says: int | None, accumul
     batches.says = says
     said = f"fit: train is a Twice whose len\\(\\) is {says or 3} but it gives more batches; define __len__, "
     with contextlib.nullcontext() if says == 6 else pytest.raises(ValueError, match="^" + said):
-        found = fit(model, optim.SGD(model.parameters(), 0.1), batches, loader(9), epochs=2, accumulate=accumulate,
-                    **QUIET)
+        found = trained(model, train=batches, epochs=2, accumulate=accumulate)
     assert says != 6 or [metrics["step"] for metrics in found] == [steps, 2 * steps]
 
 
@@ -215,8 +219,7 @@ def test_compiled_steps_see_what_a_function_reads(what: str) -> None:
 
         def change(metrics: Any) -> None:
             scale[0] *= 0.5
-        history = fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9, shuffle=False), epochs=4,
-                      callbacks=change, compiled=compiled, **scaled, **QUIET)
+        history = trained(model, test=loader(9, shuffle=False), epochs=4, callbacks=change, compiled=compiled, **scaled)
         return numbers(history), weights(model)
     assert run(True) == run(False)
 
@@ -229,8 +232,7 @@ def test_a_loss_that_is_not_one_number_is_named(loss: Any, given: str, compiled:
     model = net()
     with pytest.raises(TypeError, match=rf"^training: the loss is a {given} but must be a Tensor of one number, a batch"
                                         r"'s mean, or of one for each image; compute it with minidl's ops, and \.mean"):
-        fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=1, loss=loss, compiled=compiled,
-            **QUIET)
+        trained(model, loss=loss, compiled=compiled)
 
 
 @both
@@ -348,16 +350,15 @@ def test_an_optimizer_of_another_net_is_refused(name: str, compiled: bool) -> No
     optimizer = make(model)
     said = r"^fit: the optimizer holds \d+ parameters but none of the 4 Tensors of the Sequential; make it of model\.p"
     with contextlib.nullcontext() if taken else pytest.raises(ValueError, match=said):
-        fit(model, optimizer, loader(20), loader(9), epochs=1, compiled=compiled, **QUIET)
+        trained(model, optimizer, compiled=compiled)
 
 
 def test_an_optimizer_may_hold_frozen_layers_and_a_losss_parameters() -> None:
     model, loss = net(), Centres()
     sgd = optim.SGD([*model.parameters(), *loss.parameters()], 0.1)
     model.requires_grad_(False)
-    fit(Views(model), optim.SGD(loss.parameters(), 0.1), loader(20), loader(9), epochs=1, loss=loss, **QUIET)
-    fit(Views(model), sgd, loader(20), loader(9), epochs=1, loss=loss,
-        callbacks=lambda _: model.requires_grad_(True) and None, **QUIET)
+    trained(Views(model), optim.SGD(loss.parameters(), 0.1), loss=loss)
+    trained(Views(model), sgd, loss=loss, callbacks=lambda _: model.requires_grad_(True) and None)
     assert loss.scale.item() != 1.0
 
 
@@ -368,7 +369,7 @@ def test_what_no_step_changes_is_said_once(compiled: bool) -> None:
             r"1\.weight, 1\.bias; make the optimizer before layers are frozen, or ")
 
     def train(model: Any, optimizer: optim.Optimizer, *callbacks: Any) -> list[Any]:
-        return fit(model, optimizer, loader(20), loader(9), epochs=3, compiled=compiled, callbacks=callbacks, **QUIET)
+        return trained(model, optimizer, epochs=3, compiled=compiled, callbacks=callbacks)
     for late in (False, True):
         model: Any = net()
         model[1].requires_grad_(False)
@@ -660,10 +661,6 @@ def modes(model: nn.Module) -> dict[str, bool]:
     return {path: module.training for path, module in model.named_modules()}
 
 
-def trained(model: nn.Module, **options: Any) -> list[Any]:
-    return fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=2, **QUIET, **options)
-
-
 def failing(_: object) -> None:
     raise OSError("full")
 
@@ -698,7 +695,7 @@ def test_a_batch_norm_in_evaluation_stays_so_while_others_train(compiled: bool, 
     """Its running values are neither those of these batches, nor replaced by them."""
     model, seen = frozen(), []
     model.norm.running_mean.data[...], model.norm.running_var.data[...] = 0.25, 4.0
-    trained(Views(model) if wrapped else model, compiled=compiled,
+    trained(Views(model) if wrapped else model, epochs=2, compiled=compiled,
             callbacks=lambda _: seen.append(modes(model)))
     assert model.norm.running_mean.tolist() == [0.25] * 9
     assert model.norm.running_var.tolist() == [4.0] * 9
@@ -712,7 +709,7 @@ def test_a_callback_may_put_a_layer_into_evaluation(compiled: bool) -> None:
     def freeze(metrics: Any) -> None:
         means.append(model.norm.running_mean.tolist())
         model.norm.eval()
-    history = trained(model, compiled=compiled, callbacks=freeze)
+    history = trained(model, epochs=2, compiled=compiled, callbacks=freeze)
     assert len(history) == 2
     assert means[0] == means[1] != [0.0] * 9
 
@@ -721,8 +718,7 @@ def test_a_callback_may_put_a_layer_into_evaluation(compiled: bool) -> None:
 def test_a_run_that_goes_on_keeps_its_layers_modes(compiled: bool, tmp_path: Path) -> None:
     def go_on(epochs: int, folder: Path) -> list[bytes]:
         model = frozen()
-        fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=epochs, compiled=compiled,
-            checkpoints=folder, resume=True, **QUIET)
+        trained(model, epochs=epochs, compiled=compiled, checkpoints=folder, resume=True)
         assert modes(model) == modes(frozen())
         return weights(model)
     go_on(1, tmp_path / "a")
@@ -751,8 +747,7 @@ def test_callbacks_are_told_of_steps_and_epochs_in_order(compiled: bool) -> None
     model = net()
     sgd = optim.SGD(model.parameters(), 0.1)
     first, second = Noted(sgd), []
-    history = fit(model, sgd, loader(20), loader(9), epochs=2, callbacks=[first, lambda m: second.append(m) or 1],
-                  compiled=compiled, **QUIET)
+    history = trained(model, sgd, epochs=2, callbacks=[first, lambda m: second.append(m) or 1], compiled=compiled)
     assert [seen if isinstance(seen, int) else seen[:3] for seen in first.seen] == [
         (1, 1, 1), (1, 2, 2), (1, 3, 3), 1, (2, 4, 1), (2, 5, 2), (2, 6, 3), 2]
     assert second == history
@@ -763,8 +758,8 @@ def test_callbacks_are_told_of_steps_and_epochs_in_order(compiled: bool) -> None
 def test_a_rate_that_is_set_after_a_step_holds_from_the_next(compiled: bool) -> None:
     model, hand = net(), net()
     sgd = optim.SGD(model.parameters(), 0.2)
-    history = fit(model, sgd, loader(20), loader(9), epochs=2, schedule=optim.linear(6),
-                  callbacks=Noted(sgd, {2: 0.5, 3: 0.25, 5: 0.1}), compiled=compiled, **QUIET)
+    history = trained(model, sgd, epochs=2, schedule=optim.linear(6), callbacks=Noted(sgd, {2: 0.5, 3: 0.25, 5: 0.1}),
+                      compiled=compiled)
     own = optim.SGD(hand.parameters(), 0.2)
     batches = loader(20)
     for i, (images, labels) in enumerate([*batches, *batches]):
@@ -802,8 +797,7 @@ def test_a_schedule_that_gives_no_rate_is_refused(case: str, compiled: bool) -> 
 @pytest.mark.parametrize("factor", [0, 1, np.float32(0.5), np.int64(2), True])
 def test_a_schedule_may_give_any_number(factor: Any) -> None:
     model = net()
-    history = fit(model, optim.SGD(model.parameters(), 0.1), loader(9), loader(9), epochs=1,
-                  schedule=lambda i: factor, **QUIET)
+    history = trained(model, train=loader(9), schedule=lambda i: factor)
     assert history[0]["lr"] == 0.1 * factor
 
 
@@ -812,8 +806,7 @@ def test_each_group_has_a_schedule(compiled: bool) -> None:
     model, hand = net(), net()
     first, second = ([{"params": [p for p in each.parameters() if p.ndim == axes]} for axes in (2, 1)]
                      for each in (model, hand))
-    fit(model, optim.SGD(first, 0.2), loader(20), loader(9), epochs=2, compiled=compiled,
-        schedule=[optim.linear(6), optim.linear(3)], **QUIET)
+    trained(model, optim.SGD(first, 0.2), epochs=2, compiled=compiled, schedule=[optim.linear(6), optim.linear(3)])
     own, batches = optim.SGD(second, 0.2), loader(20)
     for i, (images, labels) in enumerate([*batches, *batches]):
         own.groups[0]["lr"], own.groups[1]["lr"] = 0.2 * (1 - i / 6), 0.2 * (1 - min(i / 3, 1))
@@ -867,28 +860,26 @@ def test_a_callback_that_returns_true_ends_the_training(compiled: bool) -> None:
     """After a step: its epoch is evaluated and reported as far as it went. After an epoch: there."""
     model = net()
     sgd = optim.SGD(model.parameters(), 0.1)
-    history = fit(model, sgd, loader(20), loader(9), epochs=9, callbacks=Noted(sgd, stop=5), compiled=compiled, **QUIET)
+    history = trained(model, sgd, epochs=9, callbacks=Noted(sgd, stop=5), compiled=compiled)
     assert [(metrics["epoch"], metrics["step"]) for metrics in history] == [(1, 3), (2, 5)]
     assert history[1]["lr"] == 0.1
     assert history[1]["test_loss"] == evaluate(model, loader(9))[0]
-    assert len(fit(model, sgd, loader(20), loader(9), epochs=9, callbacks=lambda metrics: metrics["epoch"] == 3,
-                   compiled=compiled, **QUIET)) == 3
+    assert len(trained(model, sgd, epochs=9, callbacks=lambda metrics: metrics["epoch"] == 3, compiled=compiled)) == 3
 
 
 @pytest.mark.parametrize(("returned", "epochs"), [(np.True_, 1), (np.False_, 3), (1, 3), ("yes", 3)])
 def test_a_true_of_numpy_ends_the_training_too(returned: Any, epochs: int) -> None:
     """A comparison of NumPy's numbers gives one. What else a function happens to return does not."""
     model = net()
-    assert len(fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=3,
-                   callbacks=lambda metrics: returned, **QUIET)) == epochs
+    assert len(trained(model, epochs=3, callbacks=lambda metrics: returned)) == epochs
 
 
 def test_a_run_that_a_callback_ended_is_over_for_a_checkpoint_too(tmp_path: Path) -> None:
     lengths = []
     for _ in range(2):
         model = net()
-        lengths.append(len(fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=5, resume=True,
-                               callbacks=lambda metrics: metrics["epoch"] == 2, checkpoints=tmp_path, **QUIET)))
+        lengths.append(len(trained(model, epochs=5, resume=True, callbacks=lambda metrics: metrics["epoch"] == 2,
+                                   checkpoints=tmp_path)))
     assert lengths == [2, 2]
 
 
@@ -989,18 +980,18 @@ def test_callbacks_are_told_that_a_training_begins(compiled: bool, tmp_path: Pat
             return True                    # stops nothing
 
     def run(epochs: int, **options: Any) -> None:
-        fit(model, sgd, loader(20), loader(9), epochs=epochs, compiled=compiled, callbacks=[Watch(), Begins()],
-            checkpoints=tmp_path, **QUIET, **options)
+        trained(model, sgd, epochs=epochs, compiled=compiled, callbacks=[Watch(), Begins()], checkpoints=tmp_path,
+                **options)
     first = weights(model)
     run(1)
-    trained = weights(model)
+    after = weights(model)
     assert seen == [first, "begins", 0.2]
     with pytest.raises(ValueError, match=f"^fit: '{tmp_path}' holds a checkpoint already"):
         run(2)
     for p in model.parameters():
         p.data[...] = 0.0
     run(2, resume=True)
-    assert seen[3:] == [trained, "begins", 0.2]
+    assert seen[3:] == [after, "begins", 0.2]
 
 
 @pytest.mark.parametrize("wrong", [3, "best.h5", object()])
@@ -1009,7 +1000,7 @@ def test_what_is_no_callback_is_named(wrong: Any) -> None:
     with pytest.raises(TypeError, match=f"^fit: a callback is a {type(wrong).__name__} but must be a function of an "
                                         "epoch's metrics, or have a method on_train_begin, on_step_end or "
                                         "on_epoch_end$"):
-        fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=1, callbacks=wrong, **QUIET)
+        trained(model, callbacks=wrong)
 
 
 def test_a_number_of_steps_between_checkpoints_that_cannot_be(tmp_path: Path) -> None:
