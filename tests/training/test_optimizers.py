@@ -334,6 +334,12 @@ M = Tensor([[1.0]], requires_grad=True)
      r"Plateau: patience is 1\.5 but must be an int of at least 0$"),
     (lambda: optim.Plateau(optim.SGD([W], 0.1), metric="loss").on_epoch_end({"epoch": 1}),
      r"Plateau: metric is 'loss' but an epoch has epoch$"),
+    (lambda: optim.step(2, gamma=-1), "step: gamma is -1 but must be a finite number of at least 0$"),
+    (lambda: optim.linear(3, end=-1.0), r"linear: end is -1\.0 but must be a finite number of at least 0$"),
+    (lambda: optim.cosine(3, end=float("nan")), "cosine: end is nan but must be a finite number of at least 0$"),
+    (lambda: optim.one_cycle(3, start=-0.1), r"one_cycle: start is -0\.1 but must be a finite number of at least 0$"),
+    (lambda: optim.one_cycle(3, end=-0.1), r"one_cycle: end is -0\.1 but must be a finite number of at least 0$"),
+    (lambda: optim.linear(3, end="0"), "linear: end is '0' but must be a finite number of at least 0$"),  # type: ignore[arg-type]
     (lambda: optim.one_cycle(0), r"one_cycle: total is 0 but must be an int of at least 1$"),
     (lambda: optim.one_cycle(9, rise=2), r"one_cycle: rise is 2 but must be a share from 0 to 1$"),
 ])
@@ -512,19 +518,6 @@ def test_numbers_of_averages_and_plateaus_are_refused_later(name: str, value: ob
     if name == "decay":
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             owner.load_state_dict({**owner.state_dict(), "decay": value})
-
-
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda: optim.step(2, gamma=-1), "step: gamma is -1 but must be a finite number of at least 0"),
-    (lambda: optim.linear(3, end=-1.0), "linear: end is -1.0 but must be a finite number of at least 0"),
-    (lambda: optim.cosine(3, end=float("nan")), "cosine: end is nan but must be a finite number of at least 0"),
-    (lambda: optim.one_cycle(3, start=-0.1), "one_cycle: start is -0.1 but must be a finite number of at least 0"),
-    (lambda: optim.one_cycle(3, end=-0.1), "one_cycle: end is -0.1 but must be a finite number of at least 0"),
-    (lambda: optim.linear(3, end="0"), "linear: end is '0' but must be a finite number of at least 0"),  # type: ignore[arg-type]
-])
-def test_schedules_below_zero_are_refused(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        make()
 
 
 @pytest.mark.parametrize("make", [lambda: optim.clip_grad_norm([1.0], 1), lambda: optim.EMA([1.0])])  # type: ignore[list-item]
