@@ -682,10 +682,10 @@ def table(rows: Any = ROWS, labels: Any = LABELS, columns: tuple[str, ...] = ("p
     return data.Table("mine", "train", rows, labels, columns, classes)
 
 
-def go_on_with(train: Any, test: Any, epochs: int, folder: Path) -> Any:
+def go_on_with(train: Any, test: Any, epochs: int, folder: Any, **options: Any) -> Any:
     net = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     return fit(net, optim.SGD(net.parameters(), 0.1), data.DataLoader(train, 4), data.DataLoader(test, 4),
-               epochs=epochs, checkpoints=folder, resume=True, progress=False, say=None)
+               epochs=epochs, checkpoints=folder, progress=False, say=None, **{"resume": True, **options})
 
 
 def exchanged(array: np.ndarray) -> np.ndarray:
@@ -738,13 +738,10 @@ def test_labels_that_a_callback_changes_are_not_other_data(tmp_path: Path) -> No
     """What counts is what a training begins with."""
     def run(epochs: int) -> list[Any]:
         labels = LABELS.copy()
-        net = nn.Sequential(nn.Linear(4, 2))
 
         def clean(metrics: Any) -> None:
             labels[0] = 1
-        loader = data.DataLoader((NUMBERS, labels), 4)
-        return fit(net, optim.SGD(net.parameters(), 0.1), loader, loader, epochs=epochs, callbacks=clean,
-                   checkpoints=tmp_path, resume=True, progress=False, say=None)
+        return go_on_with((NUMBERS, labels), (NUMBERS, labels), epochs, tmp_path, callbacks=clean)
     run(1)
     assert len(run(2)) == 2
 
@@ -781,10 +778,7 @@ def test_two_trainings_never_share_a_folder(spelled: Any, resume: bool, tmp_path
     folder, said = tmp_path / "run", []
 
     def begin(epochs: int = 1) -> Any:
-        net = nn.Sequential(nn.Linear(4, 2))
-        loader = data.DataLoader((NUMBERS, LABELS), 4)
-        return fit(net, optim.SGD(net.parameters(), 0.1), loader, loader, epochs=epochs, resume=resume,
-                   checkpoints=spelled(folder), progress=False, say=None, callbacks=[second] * (not said))
+        return go_on_with(images(), images(), epochs, spelled(folder), resume=resume, callbacks=[second] * (not said))
 
     def second(metrics: Any) -> None:
         said.append("")
@@ -801,12 +795,9 @@ def test_two_trainings_never_share_a_folder(spelled: Any, resume: bool, tmp_path
 def test_a_training_that_ended_in_an_error_leaves_its_folder_free(tmp_path: Path) -> None:
     def failing(metrics: Any) -> None:
         raise OSError("full")
-    net = nn.Sequential(nn.Linear(4, 2))
-    loader = data.DataLoader((NUMBERS, LABELS), 4)
     for _ in range(2):
         with pytest.raises(OSError, match=r"^full$"):
-            fit(net, optim.SGD(net.parameters(), 0.1), loader, loader, epochs=1, checkpoints=tmp_path,
-                callbacks=failing, progress=False, say=None)
+            go_on_with(images(), images(), 1, tmp_path, resume=False, callbacks=failing)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no locks of files")
@@ -945,11 +936,8 @@ def test_what_a_callback_adds_to_the_metrics_goes_on(tmp_path: Path) -> None:
     expected = {"norm": 0.5, "rate": 0.25, "confusion": [[1.0, 0.0], [0.0, 1.0]], "mean": [1.0, 2.0],
                 "each": {"a": [1.0], "b": [3, "text", None]}}
     for epochs in (1, 2):
-        net = nn.Linear(2, 2)
-        train = data.DataLoader((np.ones((4, 2), np.float32), [0, 1, 0, 1]), 2)
-        history = fit(net, optim.SGD(net.parameters(), 0.1), train, train, epochs=epochs, checkpoints=tmp_path,
-                      callbacks=[lambda metrics: metrics.update(added), json.dumps], resume=True, progress=False,
-                      say=None)
+        history = go_on_with(images(), images(), epochs, tmp_path,
+                             callbacks=[lambda metrics: metrics.update(added), json.dumps])
         assert [{name: metrics[name] for name in expected} for metrics in history] == [expected] * epochs
 
 
@@ -970,10 +958,8 @@ def test_a_callback_finds_its_epochs_again(tmp_path: Path) -> None:
             self.seen = dict(state["seen"])
 
     for epochs in (2, 3):
-        net, losses = nn.Linear(2, 2), Losses()
-        train = data.DataLoader((np.ones((4, 2), np.float32), [0, 1, 0, 1]), 2)
-        fit(net, optim.SGD(net.parameters(), 0.1), train, train, epochs=epochs, callbacks=losses, checkpoints=tmp_path,
-            resume=True, progress=False, say=None)
+        losses = Losses()
+        go_on_with(images(), images(), epochs, tmp_path, callbacks=losses)
     assert sorted(losses.seen) == [1, 2, 3]
 
 
