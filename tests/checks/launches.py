@@ -449,7 +449,7 @@ COPIED: list[tuple[Any, ...]] = [
     ((2, 3, 2, 3, 2), (4, 1, 2, 3, 0), (WHOLE,) * 5, (slice(1, None, 2),) * 5, FLOAT),
     ((2, 3, 2, 3, 2, 2, 2), (6, 1, 2, 3, 4, 5, 0), (WHOLE,) * 7, (slice(1, None, 2),) * 7, FLOAT)]
 PLACED: list[tuple[Any, ...]] = [
-    ((9, 5), FLOAT), ((2, 7, 7), DOUBLE), ((3, 40, 31), np.bool_), ((4, 6), np.uint16), ((0, 3), FLOAT)]
+    ((9, 5), FLOAT), ((2, 7, 7), DOUBLE), ((3, 40, 31), np.bool_), ((4, 6), np.uint16)]
 FRAMED: list[tuple[Any, ...]] = [
     ((5, 7), (0, 1), ((3, 4), (1, 2)), 0.0, FLOAT), ((5, 8), (0, 1), ((1, 0), (4, 4)), -0.5, FLOAT),
     ((3, 4, 5), (2, 0, 1), ((0, 0), (1, 1), (0, 2)), 2.5, DOUBLE), ((6,), (0,), ((0, 0),), 1.0, FLOAT),
@@ -530,7 +530,8 @@ LAUNCHES: dict[str, list[Launch]] = {
             (*row, dtype) for row in (((3, 4096), 1), ((2, 4097), 1), ((1000, 1000), 0), ((70_000, 4), 1))
             for dtype in (FLOAT, DOUBLE)]),
         *each("indexing/places.cu", primitives.by_place, *PLACED, slow=2),
-        *on_device("indexing/places.cu", primitives.by_place, ((3, 1021, 997), FLOAT), ((2, 70_001, 9), np.int64)),
+        *on_device("indexing/places.cu", primitives.by_place, ((3, 1021, 997), FLOAT), ((2, 70_001, 9), np.int64),
+                   ((0, 3), FLOAT)),
         *each("indexing/mask.cu", primitives.of_a_mask, *with_dtype(MASKED, FLOAT), slow=2),
         *on_device("indexing/mask.cu", primitives.of_a_mask, *with_dtype(MASKED, DOUBLE), ((3000, 1001), 2, FLOAT)),
         *each("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, FLOAT)),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import random
+from collections import Counter
 from dataclasses import replace as with_
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from checks.agrees import replay_results, step_agrees
 from checks.fused import STEPS, recorded
+from tiers import tiered
 
 from minidl import Tensor, ops
 from minidl.compiler.passes import fusion
@@ -64,6 +67,7 @@ THREE = rule("a = f(x)\nb = g(a, 'k')\nc = h(b)", "a, c = fgh(x)")
 TWICE = rule("a = f(x, x)", "a = square(x)")
 SUM = rule("a = f(x)\nb = g(a, y)", "b = fg(x, y)")
 NORM = rule("a, m, s = batch_norm(x, r, v)\nc = h(a)", "c, m, s = batch_norm_act(x, r, v)")
+AGAIN = rule("b = fg(x)\nc = h(b)", "c = fgh(x)")
 NORMED, NORMED_H = "n, m, s = batch_norm(q, r, v)", "c, m, s = batch_norm_act(q, r, v)"
 
 # rules, program, what is kept of it, and what it becomes
@@ -104,6 +108,9 @@ REWRITTEN: dict[str, tuple[tuple[Rule, ...], str, str, str]] = {
     "an effect, and what may read that by another name": ((NORM,), f"{NORMED}; o = f(t); c = h(n)", "c o", ""),
     "an effect, and a view of that": ((NORM,), f"t = reshape(r, 6); {NORMED}; o = f(t); c = h(n)", "c o", ""),
     "an effect, and another": ((NORM,), f"{NORMED}; o = sgd(q); c = h(n)", "c o", ""),
+    "an effect between, which a later rule moves": (
+        (HIDDEN, NORM), f"p = f(q); {NORMED}; o = g(p, 'k'); c = h(n)", "c o", f"o = fg(q); {NORMED_H}"),
+    "a fused call, by an earlier rule": ((AGAIN, HIDDEN), "p = f(q); r = g(p, 'k'); s = h(r)", "s", "s = fgh(q)"),
     "equal numbers": ((TWICE,), "p = f(1.5, 1.5); r = f(1, 1.0)", "p r", "p = square(1.5); r = f(1, 1.0)"),
 }
 
@@ -118,6 +125,43 @@ def test_programs_are_rewritten(what: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert text_of(after) == (expected or text)
     assert text_of(before) == text
     assert after.notes[0].startswith(f"fusion: {len(before.calls) - len(after.calls)} calls fewer")
+
+
+@pytest.mark.parametrize("seed", tiered(range(20), fast=2, slow=2))
+def test_a_search_that_goes_on_finds_what_one_from_the_start_finds(seed: int) -> None:
+    """After each fusion a new search would look at all rules and places again."""
+    rng = random.Random(seed)
+    for _ in range(100):
+        rules = rng.sample([HIDDEN, VISIBLE, BESIDE, THREE, TWICE, SUM, NORM, AGAIN], rng.randint(1, 8))
+        made, lines = ["q", "r"], []
+        for number in range(rng.randint(3, 20)):
+            x, y, name = rng.choice(made[-rng.choice((1, 1, 4)):]), rng.choice(made), f"v{number}"
+            norm = f"{name}, m{number}, s{number} = batch_norm({x}, r, v)"
+            lines.append(rng.choice([norm, *(f"{name} = {call}" for call in (
+                f"f({x})", f"g({x}, 'k')", f"h({x})", f"f({x}, {y})", f"g({x}, {y})", f"e({x})", f"sgd({x})"))]))
+            made.append(name)
+        before = program("; ".join(lines), " ".join(rng.sample(made[2:], rng.randint(1, 3))))
+        after = before
+        while found := fusion._Search(view := fusion.View(after), rules).first():
+            view.fuse(found)
+            after = with_(after, calls=view.in_order())
+        assert text_of(fuse(before, rules)) == text_of(after)
+
+
+def test_a_search_takes_time_in_proportion_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs that are fused, pairs that others read, and calls without a partner."""
+    tried: Counter[int] = Counter()
+
+    def counted(*arguments: Any, bind: Any = fusion._bind) -> Any:
+        tried[size] += 1
+        return bind(*arguments)
+    monkeypatch.setattr(fusion, "_bind", counted)
+    for size in (20, 80):
+        lines = [f"a{i} = f(q); b{i} = g(a{i}, 'k'); c{i} = f(q); d{i} = g(c{i}, 'k'); e{i} = g(q, 'k')"
+                 for i in range(size)]
+        found = program("; ".join(lines), " ".join(f"b{i} c{i} d{i} e{i}" for i in range(size)))
+        assert len(fuse(found, [HIDDEN]).calls) == 4 * size
+    assert tried[80] == 4 * tried[20]
 
 
 def test_calls_with_options_or_on_another_backend_are_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,6 @@ def test_a_solution_passes(lab: str, seed: int) -> None:
     assert [row["wrong"] for row in result["steps"] if row["wrong"]] == []
     assert result["passed"]
     assert result["points"] == result["of"] == 100
-    assert result["seconds"] < 30
 
 
 @pytest.mark.deep

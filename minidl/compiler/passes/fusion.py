@@ -2,72 +2,149 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace as with_
-from typing import Any
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 from ...ops.common.fused import RULES
 from ...ops.common.patterns import Line, Name, Rule
 from ..program import Call, Program, Slot, leaves
 
+Place = int | Fraction                     # a call's: its number before all fusions, or one between two such numbers
+
 
 def fuse(program: Program, rules: Iterable[Rule] | None = None) -> Program:
     """Apply the first of the rules that fits, at the first place where it does, until none fits anywhere."""
     saved: Counter[str] = Counter()
-    while found := next(_fusions(program, RULES if rules is None else rules), None):
-        program, fused, fewer = found
-        saved[fused] += fewer
+    view = View(program)
+    search = _Search(view, [*(RULES if rules is None else rules)])
+    while found := search.first():
+        search.fuse(found)
+        saved[found.rule.fused.primitive] += len(found.places) - 1
     by = ", ".join(f"{count} by {name}" for name, count in saved.items())
     note = f"fusion: {sum(saved.values())} calls fewer{f' ({by})' if by else ''}"
-    return with_(program, notes=[*program.notes, note])
+    return with_(program, calls=view.in_order(), notes=[*program.notes, note])
 
 
-def _fusions(program: Program, rules: Iterable[Rule]) -> Iterator[tuple[Program, str, int]]:
-    """(the program with one rule applied once, the fused primitive, how many calls fewer) for all rules and places."""
-    view = View(program)
-    for each in rules:
-        for places, bound in view.matches(each.pattern):
-            at = view.place(each, places, bound)
-            if at is None:
-                continue
-            made = each.fused
-            call = Call(program.calls[places[0]].backend, made.primitive,
-                        tuple(bound[a] if isinstance(a, Name) else a for a in made.arguments), {},
-                        tuple(bound[name] for name in made.results), len(made.results) > 1)
-            before, after = ([c for i, c in part if i not in places] for part in (
-                enumerate(program.calls[:at]), enumerate(program.calls[at:], at)))
-            yield with_(program, calls=[*before, call, *after]), made.primitive, len(places) - 1
+class Found(NamedTuple):
+    """A rule that fits: the places of its pattern's calls, the values of its names, where the fused call may be."""
+
+    rule: Rule
+    places: tuple[Place, ...]
+    bound: dict[Name, Any]
+    at: Place
+
+
+class _Search:
+    """Finds rules that fit. After a fusion only places that it can have changed are tried again, so that the time is in
+    proportion to the program: the unrolled steps of a recurrent layer are thousands of calls."""
+
+    def __init__(self, view: View, rules: list[Rule]):
+        self.view, self.rules = view, rules
+        self.with_call: dict[str, list[int]] = defaultdict(list)       # numbers of the rules whose patterns have it
+        for number, rule in enumerate(rules):
+            for name in {line.primitive for line in rule.pattern}:
+                self.with_call[name].append(number)
+        self.left = [self._places(rule) for rule in rules]             # of patterns' last calls, to be tried
+        # By rule and place: the first and the last of calls that are there but cannot be fused. That only a fusion of
+        # calls between them can change: it removes an effect or moves what reads their results or makes what they read.
+        self.blocked: dict[tuple[int, Place], tuple[Place, Place]] = {}
+
+    def _places(self, rule: Rule) -> list[Place]:
+        named = self.view.named
+        return [*named[rule.pattern[-1].primitive]] if all(named[line.primitive] for line in rule.pattern) else []
+
+    def first(self) -> Found | None:
+        for number, (rule, left) in enumerate(zip(self.rules, self.left, strict=True)):
+            while left:
+                seen: set[Place] = set()
+                for places, bound in self.view.matches(rule.pattern, left[0]):
+                    at = self.view.place(rule, places, bound)
+                    if at is not None:
+                        return Found(rule, places, bound, at)
+                    seen.update(places)
+                last = left.pop(0)
+                if seen:
+                    self.blocked[number, last] = min(seen), max(seen)
+        return None
+
+    def fuse(self, found: Found) -> None:
+        self.view.fuse(found)
+        anew = set(self.with_call[found.rule.fused.primitive])
+        for number in anew:
+            self.left[number] = self._places(self.rules[number])
+        for (number, last), (begin, end) in [*self.blocked.items()]:
+            if number in anew or any(begin <= i <= end for i in found.places):
+                del self.blocked[number, last]
+                if number not in anew:
+                    insort(self.left[number], last)
 
 
 class View:
-    """A program's calls by name, and by the values that they make and read; a call is known by its place."""
+    """A program's calls by place, by name, and by the values that they make and read."""
 
     def __init__(self, program: Program):
-        self.calls, self.kept, self.source = program.calls, program.kept(), program.sources()
-        self.named: dict[str, list[int]] = defaultdict(list)
-        self.makers: dict[Any, list[int]] = defaultdict(list)
-        self.readers: dict[Any, list[int]] = defaultdict(list)
-        for i, call in enumerate(self.calls):
-            self.named[call.name].append(i)
-            for slot in call.results:
-                self.makers[slot].append(i)
-            for slot in call.reads:
-                self.readers[slot].append(i)
+        self.program, self.kept = program, program.kept()
+        self.calls: dict[Place, Call] = {}
+        self.order: list[Place] = []
+        self.named: dict[str, list[Place]] = defaultdict(list)
+        self.makers: dict[Any, list[Place]] = defaultdict(list)
+        self.readers: dict[Any, list[Place]] = defaultdict(list)
+        for i, call in enumerate(program.calls):
+            self._put(i, call)
 
-    def matches(self, pattern: tuple[Line, ...], places: tuple[int, ...] = (),
-                bound: dict[Name, Any] | None = None) -> Iterator[tuple[tuple[int, ...], dict[Name, Any]]]:
-        """Ways to find a pattern's calls, its last one first: (their places, the values of the names)."""
-        bound = bound or {}
-        if not pattern:
-            yield places, bound
-            return
-        for i in self.candidates(pattern[-1], bound):
-            more = None if i in places else _bind(pattern[-1], self.calls[i], bound)
-            if more is not None:
-                yield from self.matches(pattern[:-1], (*places, i), more)
+    def _lists(self, call: Call) -> list[list[Place]]:
+        """The lists that a call's place is in, once for each time that it reads a value."""
+        return [self.order, self.named[call.name], *(self.makers[slot] for slot in call.results),
+                *(self.readers[slot] for slot in call.reads)]
 
-    def candidates(self, wanted: Line, bound: dict[Name, Any]) -> list[int]:
+    def _put(self, at: Place, call: Call) -> None:
+        self.calls[at] = call
+        for places in self._lists(call):
+            insort(places, at)
+
+    def in_order(self) -> list[Call]:
+        return [self.calls[i] for i in self.order]
+
+    def between(self, begin: Place, end: Place, without: Collection[Place] = ()) -> list[Call]:
+        """The calls from one place on, and before another."""
+        places = self.order[bisect_left(self.order, begin):bisect_left(self.order, end)]
+        return [self.calls[i] for i in places if i not in without]
+
+    def fuse(self, found: Found) -> None:
+        """Put the fused call of a rule there."""
+        made, at, bound = found.rule.fused, found.at, found.bound
+        call = Call(self.calls[found.places[0]].backend, made.primitive,
+                    tuple(bound[a] if isinstance(a, Name) else a for a in made.arguments), {},
+                    tuple(bound[name] for name in made.results), len(made.results) > 1)
+        if at not in found.places:                     # just before the call there
+            at = Fraction(self.order[bisect_left(self.order, at) - 1] + at, 2)
+        for i in found.places:
+            for places in self._lists(self.calls[i]):
+                del places[bisect_left(places, i)]
+            del self.calls[i]
+        self._put(at, call)
+
+    def matches(self, pattern: tuple[Line, ...], last: Place) -> Iterator[tuple[tuple[Place, ...], dict[Name, Any]]]:
+        """Ways to find a pattern's calls, of which the last is there: (their places, the values of the names)."""
+        return self._matches(pattern, [last] if last in self.calls else [], (), {})
+
+    def _matches(self, pattern: tuple[Line, ...], candidates: list[Place], places: tuple[Place, ...],
+                 bound: dict[Name, Any]) -> Iterator[tuple[tuple[Place, ...], dict[Name, Any]]]:
+        *before, wanted = pattern
+        for i in candidates:
+            more = None if i in places else _bind(wanted, self.calls[i], bound)
+            if more is None:
+                continue
+            if before:
+                yield from self._matches(pattern[:-1], self.candidates(before[-1], more), (*places, i), more)
+            else:
+                yield (*places, i), more
+
+    def candidates(self, wanted: Line, bound: dict[Name, Any]) -> list[Place]:
         """Where a line's call may be, given the values of some of its names."""
         for names, calls_of in ((wanted.results, self.makers), (wanted.arguments, self.readers)):
             for name in names:
@@ -75,7 +152,7 @@ class View:
                     return calls_of[bound[name]]
         return self.named[wanted.primitive]
 
-    def place(self, rule: Rule, places: Collection[int], bound: dict[Name, Any]) -> int | None:
+    def place(self, rule: Rule, places: Collection[Place], bound: dict[Name, Any]) -> Place | None:
         """Where the fused call may be: the last place before others read its results; None if there is none.
 
         Nothing moves across an effect, which may change what an argument holds. An effect of the pattern itself
@@ -83,12 +160,13 @@ class View:
         """
         first, last = min(places), max(places)
         calls = [self.calls[i] for i in places]
-        between = [self.calls[i] for i in range(first, last) if i not in places]
+        between = self.between(first, last, without=places)
         if any(call.effect for call in between):
             return None
-        if any(call.effect for call in calls) and any(
-                self.source.get(slot, slot).kind != "result" for call in between for slot in call.reads):
-            return None
+        if any(call.effect for call in calls):
+            source = with_(self.program, calls=self.in_order()).sources()
+            if any(source.get(slot, slot).kind != "result" for call in between for slot in call.reads):
+                return None
         if len({call.backend.__name__ for call in calls}) > 1:
             return None
         visible = {bound[name] for name in rule.fused.results}

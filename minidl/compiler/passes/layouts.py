@@ -21,7 +21,7 @@ from ...ops.common.geometry.rows import PRECISIONS, ROWS, SAME, pixels
 from ...ops.common.primitives import OF_X
 from ..program import Call, Program, Slot, leaves, replace
 from . import fusion
-from .fusion import View, fuse
+from .fusion import Place, View, fuse
 
 AXES_OF = {"i": 4, "x": 4}                 # of the values that a form's letter means; others have two or more
 
@@ -99,10 +99,11 @@ class _Choice:
 
     def __init__(self, program: Program):
         view, written = View(program), program.written()
-        self.program, self.kept, self.makers, self.readers = program, view.kept, view.makers, view.readers
-        self.calls: dict[int, Chosen] = {}
+        self.program, self.every = program, view.calls
+        self.kept, self.makers, self.readers = view.kept, view.makers, view.readers
+        self.calls: dict[Place, Chosen] = {}
         known: dict[Slot, str] = {}                    # how what a chosen call makes is stored
-        for i, call in enumerate(program.calls):
+        for i, call in view.calls.items():
             found = [each for form in _forms(call.name) if (each := self._chosen(call, form, written))]
             if found:
                 self.calls[i] = best = max(found, key=lambda each: sum(
@@ -131,9 +132,9 @@ class _Choice:
         arguments = form.arguments(call.arguments, self.program.precision)
         return None if arguments is None else Chosen(form, arguments)
 
-    def images(self, i: int) -> list[tuple[Slot, str]]:
+    def images(self, i: Place) -> list[tuple[Slot, str]]:
         """What a chosen call reads and makes that is stored another way, with its letters in the form."""
-        call, form = self.program.calls[i], self.calls[i].form
+        call, form = self.every[i], self.calls[i].form
         return [*_stored(call.arguments, form.takes), *_stored(call.results, form.gives)]
 
     def _keep_what_pays(self) -> None:
@@ -149,7 +150,7 @@ class _Choice:
         for slots in images.values():
             for slot in slots:
                 group[first(slot)] = first(slots[0])
-        paying = {first(images[i][0]) for i in self.calls if pays(self.program.calls[i])}
+        paying = {first(images[i][0]) for i in self.calls if pays(self.every[i])}
         self.calls = {i: chosen for i, chosen in self.calls.items() if first(images[i][0]) in paying}
 
     def _trim(self) -> None:
@@ -158,7 +159,7 @@ class _Choice:
         while smaller:
             smaller = False
             for i in list(self.calls):
-                name = self.program.calls[i].name
+                name = self.every[i].name
                 if name.startswith(("conv2d", "linear")) and not name.endswith("_grad_b"):
                     continue
                 slots = {slot for slot, _ in self.images(i)}
@@ -173,7 +174,7 @@ class _Choice:
         """How many elements of these values go through a border. Rows of float32 are stored as plain values are."""
         same = {"v": "r"} if self.program.precision == "bf16" else {"v": "", "r": ""}
 
-        def ways(value: Slot, places: list[int]) -> set[str]:
+        def ways(value: Slot, places: list[Place]) -> set[str]:
             """How a value is stored where calls read or make it: "" means plain."""
             return {same.get(role, role) for i in places for role in (
                 [role for slot, role in self.images(i) if slot is value] if i in self.calls else [""])}
@@ -185,9 +186,9 @@ class _Choice:
             total += len(read - made) * math.prod(slot.shape)
         return total
 
-    def _split_windows(self) -> set[int]:
+    def _split_windows(self) -> set[Place]:
         """The calls that make or read winners of windows that other calls would need in another form."""
-        split: set[int] = set()
+        split: set[Place] = set()
         for i in self.calls:
             for slot, role in self.images(i):
                 users = {*self.makers[slot], *self.readers[slot]}
@@ -216,7 +217,7 @@ def _shape(slot: Slot, role: str) -> tuple[int, ...]:
 class _Rewriting:
     """A program's calls in their forms, with conversions where a value goes in or comes out."""
 
-    def __init__(self, program: Program, chosen: dict[int, Chosen]):
+    def __init__(self, program: Program, chosen: dict[Place, Chosen]):
         self.store = "bf16" if program.precision == "bf16" else "float32"
         self.number = 1 + max(slot.number for slot in _slots(program))
         self.there: dict[tuple[Slot, str], Slot] = {}  # the same value, stored as a letter says
@@ -338,26 +339,26 @@ def _normalized_again(program: Program) -> Program:
     running values of batch normalisation.
     """
     view = View(program)
-    calls: list[Call | None] = [*program.calls]
-    for i, call in enumerate(program.calls):
+    calls = {**view.calls}
+    for i, call in view.calls.items():
         if call.name != "act_nhwc" or call.arguments[1] not in OF_X:
             continue
         z, act = call.arguments
         at = (view.makers[z] or [i])[0]
-        norm, gradients = program.calls[at], [j for j in view.readers[z] if j != i]
+        norm, gradients = view.calls[at], [j for j in view.readers[z] if j != i]
         if norm.name != "batch_norm_nhwc" or (norm.arguments[1], norm.arguments[-1]) != (None, None) or z in view.kept:
             continue
         x, _, w, b, *_ = norm.arguments
         own = (z, x, w, *norm.results[1:], norm.arguments[-2], act)
-        if any(program.calls[j].name != "normalize_act_grad_nhwc" or program.calls[j].arguments[2:] != own
-               or z in program.calls[j].arguments[:2] for j in gradients):
+        if any(view.calls[j].name != "normalize_act_grad_nhwc" or view.calls[j].arguments[2:] != own
+               or z in view.calls[j].arguments[:2] for j in gradients):
             continue
         if any(each.known.update and each.name != "batch_norm_nhwc"
-               for each in program.calls[at:max(gradients, default=at)]):
+               for each in view.between(at, max(gradients, default=at))):
             continue
         calls[at] = with_(norm, arguments=(*norm.arguments[:-1], act), results=(*call.results, *norm.results[1:]))
-        calls[i] = None
+        del calls[i]
         for j in gradients:
-            calls[j] = with_(program.calls[j], name="normalize_again_act_grad_nhwc", arguments=(
-                *program.calls[j].arguments[:2], x, w, b, *own[3:]))
-    return with_(program, calls=[call for call in calls if call is not None])
+            calls[j] = with_(view.calls[j], name="normalize_again_act_grad_nhwc", arguments=(
+                *view.calls[j].arguments[:2], x, w, b, *own[3:]))
+    return with_(program, calls=[*calls.values()])
