@@ -33,13 +33,17 @@ def test_tests_on_a_gpu_run_under_poison() -> None:
 
 @pytest.mark.parametrize("size", [4096, 48 << 10, 160 << 10])
 def test_shared_memory_is_full_of_nan_before_a_launch(size: int) -> None:
-    """On every multiprocessor."""
+    """On every multiprocessor. Another process's kernel can come between two launches and leave its memory, hence more tries."""
     reads = cupy.RawKernel(READS, "reads")
     reads.max_dynamic_shared_size_bytes = size
-    others = cupy.zeros(4 * launch.multiprocessors(), np.uint32)
-    poison.fill_shared()
-    reads((others.size,), (256,), (others, np.int32(size // 4)), shared_mem=size)
-    assert not others.any()
+
+    def others() -> int:
+        found = cupy.zeros(4 * launch.multiprocessors(), np.uint32)
+        poison.fill_shared()
+        reads((found.size,), (256,), (found, np.int32(size // 4)), shared_mem=size)
+        return int(found.sum())
+
+    assert 0 in (others() for _ in range(5))
 
 
 def test_results_are_full_of_nan_also_where_they_lay_before() -> None:
