@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
+from ..core import rng
 from ..core.device import Array
 
 T = TypeVar("T")
@@ -146,6 +148,23 @@ def start() -> World:
             world.watch()
             _current = world
     return _current
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Within this, the process is a world of its own, as are those that it starts: for work that the ranks share out as
+    a whole. Other ranks are not to wait for it meanwhile."""
+    global _current
+    world, told = _current, {name: os.environ.pop(name) for pair in LAUNCHERS.values() for name in pair
+                             if name in os.environ}
+    _current = World()
+    rng.set_rank(0)
+    try:
+        yield
+    finally:
+        _current = world
+        os.environ.update(told)
+        rng.set_rank(world.rank)
 
 
 def by_first(work: Callable[[], T], world: World | None = None, help_: Callable[[], object] | None = None) -> T:

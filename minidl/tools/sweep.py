@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from minidl.core import device as devices
 from minidl.data import DataLoader, Dataset, Table
 from minidl.data.once import unchanging
 from minidl.data.sources import counted
+from minidl.distributed import by_first, current, start
+from minidl.distributed.world import alone
 from minidl.nn.weights import warn_of_change
 from minidl.ops.cpu import parallel
 from minidl.training import RunFolder, fit, read_config, read_metrics
@@ -81,7 +83,7 @@ def trained(nets: Sequence[Net], job: Job, workers: int, device: str, *, facts: 
 
     workers: nets at once, each in a process, which share the CPU's threads, or for "cuda" in a thread; 0: one net after
     another in this thread. facts: what sweep.json says in addition to the nets; `data` (digests) must be the same when
-    it goes on, and a change of `code` is warned of.
+    it goes on, and a change of `code` is warned of. Ranks share out the nets; all see one folder.
     Raises ValueError for a folder that holds another sweep, or if another process works on it.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -89,33 +91,53 @@ def trained(nets: Sequence[Net], job: Job, workers: int, device: str, *, facts: 
     sent, why_not = packed(job) if workers and device == "cpu" else (b"", "")
     if why_not and say:
         say(f"sweep: trains one net after another in this process, since {why_not}")
-    kept = _begun(nets, job.folder, facts, resume)
-    rows: dict[str, Row] = {}
+    world, rows = current(), dict[str, Row]()
+    told = json.dumps({**facts, "nets": [{name: text(value) for name, value in net.settings.items()} for net in nets]},
+                      indent=2)              # as it is read back
+    if other := [rank for rank, each in enumerate(world.gather(told)) if each != told]:
+        raise ValueError(f"sweep: rank {world.rank} has other nets, settings or data than rank {other[0]}; give all "
+                         "ranks the same")
 
-    def done(net: Net, state: str, why: str = "") -> None:
-        rows[net.name] = _row(net, job.folder, state, why)
+    def written() -> None:
         lines = (json.dumps(rows[each.name]) + "\n" for each in nets if each.name in rows)
         write(job.folder / ROWS, "".join(lines).encode())
 
-    with open(job.folder / FILE, "rb") as held:
+    def done(net: Net, state: str, why: str = "") -> None:
+        rows[net.name] = _row(net, job.folder, state, why)
+        if world.rank == 0:
+            written()
+
+    def begin() -> dict[str, tuple[str, str]]:
+        kept = _begun(nets, told, job.folder, resume)
+        held = stack.enter_context(open(job.folder / FILE, "rb"))
         lock(held.fileno(), f"sweep: another process is at the sweep in {job.folder}; wait for its end, or stop it")
+        return kept
+
+    with ExitStack() as stack:
+        kept = by_first(begin)
+        todo = [net for net in nets if net.name not in kept][world.rank::world.size]
         for net in nets:
             if net.name in kept:
                 done(net, *kept[net.name])
-        todo = [net for net in nets if net.name not in kept]
-        bar = _Bar(nets, job.folder, progress, rows)
+        ours = [net for net in nets if net.name in kept or net in todo]
+        bar = _Bar(ours, job.folder, progress and world.rank == 0, rows)
         try:
             workers = min(workers, len(todo))
-            if sent:
-                in_processes(todo, sent, workers, parallel.threads(), done, bar.look)
-            elif workers > 1 and device == "cuda":
-                in_threads(todo, job, workers, done, bar.look)
-            else:
-                one_by_one(todo, job, done, bar.look)
+            with alone():
+                if sent:
+                    in_processes(todo, sent, workers, parallel.threads(), done, bar.look)
+                elif workers > 1 and device == "cuda":
+                    in_threads(todo, job, workers, done, bar.look)
+                else:
+                    one_by_one(todo, job, done, bar.look)
         finally:
             bar.progress.close()
+        rows = {name: row for each in world.gather(rows) for name, row in each.items()}
         found = Sweep(job.folder, sorted(rows.values(), key=lambda row: (row["state"] != "finished", place(row))))
-        write(job.folder / PAGE, found.page().encode())
+        if world.rank == 0:
+            written()
+            write(job.folder / PAGE, found.page().encode())
+        world.barrier()                    # the folder is whole for all
     return found
 
 
@@ -125,10 +147,9 @@ def of_data(*parts: Items) -> dict[str, str]:
             for name, digest in contents_of(DataLoader(part, 1)).items()}
 
 
-def _begun(nets: Sequence[Net], folder: Path, facts: Mapping[str, Any], resume: bool) -> dict[str, tuple[str, str]]:
-    """Make the folder, or see that it is of these nets. Returns the state of those that are done, and why."""
-    told = json.dumps({**facts, "nets": [{name: text(value) for name, value in net.settings.items()} for net in nets]},
-                      indent=2)              # as it is read back
+def _begun(nets: Sequence[Net], told: str, folder: Path, resume: bool) -> dict[str, tuple[str, str]]:
+    """Make the folder, or see that it is of these nets. told: what sweep.json says. Returns the state of those nets that
+    are done, and why."""
     if not (folder / FILE).exists():
         folder.mkdir(parents=True, exist_ok=True)
         write(folder / FILE, f"{told}\n".encode())
@@ -305,7 +326,8 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     folder: a new one, in which each net has its run folder; by default it is in runs/. resume: go on with the sweep
     that is there, if one is. workers: nets at once; on a CPU each is in a process, by default one for each CPU thread,
     on a GPU in a thread of this process, by default one; 0: one after another in this thread. What cannot be sent to a
-    process, such as a lambda, is trained in this one. Each net has the bits that it has alone.
+    process, such as a lambda, is trained in this one. Each net has the bits that it has alone. Ranks that `mpiexec -n`
+    has started share out the nets, each on a GPU of its own; all have the result.
 
     Raises ValueError for settings that neither the optimizer nor build has, and for a folder that holds another sweep;
     TypeError for a loss or a metric that cannot be copied: each net has its own.
@@ -336,6 +358,8 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     if wrong := [name for name in loader or {} if name not in options]:
         raise ValueError(f"sweep: loader has {wrong[0]!r} but may have {', '.join(options)}; the sweep itself gives "
                          f"{', '.join(OF_NETS)}, of which batch_size and seed can be named, as in sweep(..., seed=3)")
+    if start().rank:
+        say = None
     nets = combined(lists, lambda each: {**fixed, **each}["epochs"])
     model, where = zoo.find(build), devices.resolve(device)
     for net in nets:
@@ -348,7 +372,7 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
             raise TypeError(f"sweep: the {what} is a {type(each).__name__} but must be one that can be copied, since "
                             f"each net has its own ({error}); pass a function, or a Module without what cannot be "
                             "copied") from error
-    place_ = Path(folder) if folder is not None else new_folder(model.name)
+    place_ = by_first(lambda: Path(folder) if folder is not None else new_folder(model.name))
     shared = {"build": build, "data": data, "fold": fold, "fixed": fixed, "loss": loss, "metrics": metrics,
               "callbacks": callbacks, "loader": dict(loader or {}), "device": where}
     given |= {"loss": loss, **{f"loader {name}": value for name, value in shared["loader"].items()}}

@@ -139,10 +139,6 @@ def test_workers_that_cannot_be(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         assert cli.main(flags) == 2
     assert ("--workers=2 contradicts --sweep precision=...: on a GPU, nets that are trained at once have one "
             "precision; leave one out") in capsys.readouterr().err
-    args = commands.train.parser("minidl train").parse_args(flags[1:])
-    monkeypatch.setattr(commands.distributed.current(), "size", 2)
-    with pytest.raises(ValueError, match=r"^--sweep trains each net in one process, not in the ranks of mpiexec;"):
-        commands.sweep(args, "minidl train")
 
 
 # ---------------------------------------------------------------- nets by the command line

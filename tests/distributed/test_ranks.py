@@ -229,6 +229,33 @@ def test_callbacks_are_called_on_rank_0_and_hold_for_all(of_three: Several) -> N
 
 @pytest.mark.slow
 @needs_mpi
+@pytest.mark.parametrize("workers", [0, 1])
+def test_ranks_share_out_the_nets_of_a_sweep(workers: int, tmp_path: Path) -> None:
+    """Each is trained by one of them, in its process or in one that it starts, with the bits that it has alone."""
+    got, alone = result_of(2, "swept", tmp_path, tmp_path / "shared", workers), trainings.swept(str(tmp_path / "alone"))
+    assert got.pop("built").tolist() == ([2, 2] if workers == 0 else [0, 0])
+    del alone["built"]
+    assert got.keys() == alone.keys()
+    for name, array in alone.items():
+        np.testing.assert_array_equal(got[name], array, err_msg=name)
+    assert len((tmp_path / "shared" / "sweep.jsonl").read_text().splitlines()) == 4
+    assert (tmp_path / "shared" / "sweep.html").read_text().count("<td>finished") == 4
+
+
+@pytest.mark.slow
+@needs_mpi
+def test_ranks_share_out_a_sweep_of_the_command_line(tmp_path: Path) -> None:
+    flags = ("train", "lenet5", "--data", "synthetic-digits", "--limit-train", 60, "--limit-test", 20, "--epochs", 1,
+             "--sweep", "seed=0:3", "--no-progress", "--output-dir", tmp_path / "nets")
+    done = started(2, "-m", "minidl", *flags)
+    assert done.returncode == 0, done.stderr
+    assert "3 nets, 1 at once on each of 2 ranks" in done.stdout
+    assert done.stdout.count("finished") == 3
+    assert len((tmp_path / "nets" / "sweep.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.slow
+@needs_mpi
 def test_own_statistics_if_asked_for(of_two: Several) -> None:
     got = of_two["only_statistics"]
     np.testing.assert_allclose(got["y"], [[-1, -1], [1, 1]], rtol=1e-4)

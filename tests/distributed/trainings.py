@@ -306,6 +306,27 @@ def in_place(name: str) -> dict[str, np.ndarray]:
             "copies": np.array(copies)}
 
 
+BUILT: list[int] = []                      # the widths of the nets of `swept`, on this rank
+
+
+def small(width: int) -> nn.Module:
+    BUILT.append(width)
+    return nn.Sequential(nn.Flatten(), nn.Linear(256, width), nn.Dropout(0.5), nn.Linear(width, 10))
+
+
+def swept(folder: str, workers: str = "0") -> dict[str, np.ndarray]:
+    """Nets that the ranks share out. `built`: by which rank."""
+    found = minidl.sweep(small, tuple(loader.dataset for loader in loaders("normalised", 4)), epochs=2, width=[2, 3],
+                         lr=[0.01, 0.1], seed=1, folder=folder, workers=int(workers), progress=False, device=DEVICE)
+    world = distributed.start()
+    built, rows = world.gather(BUILT.copy()), world.gather([row["net"] for row in found.rows])
+    assert all(each == rows[0] for each in rows)
+    assert world.size == 1 or len(set(world.gather(minidl.randn(3).tolist()[0]))) == 1
+    nets = {row["net"]: minidl.load(Path(row["folder"]) / "weights.h5", code=small) for row in found.rows}
+    return {"built": np.array([len(each) for each in built]), "best": np.array(found.best["best"]),
+            **{f"{net} {name}": array for net, model in nets.items() for name, array in model.state_dict().items()}}
+
+
 def ways() -> dict[str, np.ndarray]:
     """Ranks that take different ways, in each of which all of them say so, and go on; and some that may differ."""
     world = distributed.start()
@@ -368,7 +389,7 @@ def ways() -> dict[str, np.ndarray]:
 WHAT: dict[str, Callable[..., dict[str, np.ndarray]]] = {
     each.__name__: each for each in (all_kinds, one_kind, alike, ignoring, options, diverging, first_part,
                                      second_part, by_hand, called, broken, only_statistics, draws, leaves, replays,
-                                     in_place, ways)}
+                                     in_place, ways, swept)}
 
 if __name__ == "__main__":
     distributed.start()

@@ -11,8 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from minidl import distributed, zoo
+from minidl import zoo
 from minidl.data.once import unchanging
+from minidl.distributed import by_first, current
 from minidl.tools import sweep as nets_of
 from minidl.training import read_config
 from minidl.zoo.own import is_code
@@ -97,9 +98,6 @@ def sweep(args: argparse.Namespace, prog: str) -> None:
     """Train all nets, or those that are left, and say what came of it."""
     if args.check_grads:
         raise ValueError("--check-grads does not train, and --sweep trains nets; leave one of them out")
-    if distributed.current().size > 1:
-        raise ValueError("--sweep trains each net in one process, not in the ranks of mpiexec; leave mpiexec out, and "
-                         "name processes by --workers")
     known, flags = _given(args, prog)
     swept = values_of(known["spec"])
     for name in swept:
@@ -122,14 +120,15 @@ def sweep(args: argparse.Namespace, prog: str) -> None:
         return found
     nets = nets_of.combined(swept, lambda each: settings(each).epochs)
     found = settings(nets[0].settings)
-    data, test, _ = train.load_data(found)             # downloads, and warns, once
+    data, test, _ = train.same_data(found)             # downloads, and warns, once
     if "seed" in swept and train.splits_by_seed(found.data):
         complain(f"warning: the seed also decides which {data.items} of {data.name} are for the test, so nets of other "
                  "seeds have other test sets; for one test set, give it a file or folder of its own (docs/data.md)")
-    folder = Path(args.resume or args.output_dir or nets_of.new_folder(zoo.find(found.model).name))
+    folder = by_first(lambda: Path(args.resume or args.output_dir or nets_of.new_folder(zoo.find(found.model).name)))
     workers = min(len(nets), args.workers or nets_of.most_at_once(where))
+    ranks = f" on each of {current().size} ranks" * (current().size > 1)
     say(f"{found.model} on {data.name} ({data.source}): {len(data.labels)} training and {len(test.labels)} test "
-        f"{test.items}, {where}, {len(nets)} nets, {workers} at once, sweep folder {folder}")
+        f"{test.items}, {where}, {len(nets)} nets, {workers} at once{ranks}, sweep folder {folder}")
     facts = {"spec": known["spec"], "flags": known["flags"], "code": zoo.find(found.model).code,
              "data": nets_of.of_data(data, test)}
     with train.going_on("sweep", folder, args) as again:
