@@ -75,6 +75,8 @@ def _alike(arrays: list[Any], roots: list[int]) -> tuple[tuple[Any, ...], ...]:
 
 def _plain(value: Any) -> tuple[Any, ...]:
     """What distinguishes an argument that is neither a Tensor nor an array from others."""
+    if type(value) in (int, str, bool):    # the usual ones, at each call
+        return type(value), value
     try:
         hash(value)
     except TypeError:

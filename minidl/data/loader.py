@@ -509,7 +509,8 @@ class DeviceBatches:
     def __iter__(self) -> Iterator[int]:
         if self.loader.augment is not None:
             self._key[...] = to_device(self.loader.next_key(), self.loader.device)
-        own = np.concatenate(self.loader.parts(self.loader.next_order()))
+        order = self.loader.next_order()
+        own = order if self.loader.part == (0, 1) else np.concatenate(self.loader.parts(order))
         self._order[...] = to_device(own, self.loader.device)
         start = self.loader.next_start()
         self.position.data[...] = start - 1

@@ -95,7 +95,7 @@ def in_threads(todo: Sequence[Net], job: Job, threads: int, done: Done, look: Lo
     threads. If this is interrupted, the nets stop as by a signal, with a checkpoint."""
     team, left = _Team(todo, job), len(todo)
     lines = {net.name: _written(job, net) for net in todo}
-    with redirect_stdout(_Printed(sys.stdout)), redirect_stderr(_Printed(sys.stderr)), _often_in_turn(), \
+    with redirect_stdout(_Printed(sys.stdout)), redirect_stderr(_Printed(sys.stderr)), \
             _sigterm_interrupts(), job.within():
         try:
             team.begin(min(1, left))
@@ -221,18 +221,6 @@ def _sigterm_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-@contextmanager
-def _often_in_turn() -> Iterator[None]:
-    """A thread that replays a graph gives Python's lock away at each launch, and must have it again soon: within the
-    usual 5 ms the GPU comes to its end."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def _device() -> int:

@@ -469,6 +469,10 @@ class _Compiled(_Plain):
         self.batches, tests = data.DeviceBatches(train), data.DeviceBatches(test)
         self.rates = self.rates._replace(position=self.batches.position)
         self.step = compiled_step(model, optimizer, self.batches, self.metrics, self.rates, loss, clip)
+        here, everywhere = self.batches.sizes, train.sizes
+        # What each step of an epoch is given: the sizes of its batches here, and how many images it has on all ranks
+        self.given = [(here[i] if accumulate == 1 else tuple(here[i:i + accumulate]), sum(everywhere[i:i + accumulate]))
+                      for i in range(0, len(here), accumulate)]
         metrics = self.test_metrics = RunningMetrics(test.device, self.functions)
         self.tests, whole = tests, bool(self.whole)
 
@@ -494,9 +498,10 @@ class _Compiled(_Plain):
 
     def epoch(self, number: int = 0, done: int = 0) -> Iterator[int]:
         self.train.skip(done * self.accumulate)
-        for sizes, images in self.groups(self.batches, done):
-            self.classes = self._run(self.step, sizes, images)
-            yield images
+        iter(self.batches)                 # begins the loader's epoch
+        for given in self.given[done:]:
+            self.classes = self._run(self.step, *given)
+            yield given[1]
 
     @staticmethod
     def _run(step: Callable[..., Any], *sizes: Any) -> Any:
@@ -506,24 +511,15 @@ class _Compiled(_Plain):
         except CompileError as error:
             raise CompileError(f"fit: pass compiled=False (--no-compile), or change this: {error}") from error
 
-    def groups(self, sizes: Iterable[int], done: int = 0) -> Iterator[tuple[tuple[int, ...], int]]:
-        """For each step but the first `done`: the sizes of its batches here, and how many images it has on all ranks.
-        """
-        both = zip(sizes, self.train.sizes[done * self.accumulate:], strict=True)
-        while group := list(islice(both, self.accumulate)):
-            here, everywhere = zip(*group, strict=True)
-            yield here, sum(everywhere)
-
     def warm_up(self, place: Place) -> None:
         """Record what was recorded before the checkpoint. The steps after it are then replayed if they were replayed
         before: on a GPU, replaying gives other bits than recording."""
-        steps = list(self.groups(self.batches.sizes))
-        done = [*steps * min(2, place.epoch), *steps[:place.batch]]
+        done = [*self.given * min(2, place.epoch), *self.given[:place.batch]]
         with training(self.model):
             for step in dict.fromkeys(done):
                 iter(self.batches)
                 for _ in range(min(2, done.count(step))):
-                    self.batches.position.data[...] = steps.index(step) * self.accumulate - 1
+                    self.batches.position.data[...] = self.given.index(step) * self.accumulate - 1
                     self.step(*step)
         with switched(self.modules.values(), False), no_grad():
             for size in set(self.tests.sizes) if place.epoch else ():
@@ -678,7 +674,9 @@ class _Fit:
         """A signal that came is obeyed from here on. If the ranks ask each other now, all of them obey one that came to
         any rank."""
         saved = self.checkpoints
-        if saved is not None and (now or ranks.current().size == 1):
+        if saved is not None and ranks.current().size == 1:
+            saved.signum = saved.noted
+        elif saved is not None and now:
             counts = ranks.added_up([float(saved.noted == each) for each in SIGNALS])
             saved.signum = next((each for each, count in zip(SIGNALS, counts, strict=True) if count), None)
 

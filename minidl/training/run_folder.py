@@ -201,8 +201,9 @@ class RunFolder:
             self._before = self._done
         self._begun = True
         if self.record:
-            self.record.on_step_end(step._replace(epoch=step.epoch + self._before["epoch"],
-                                                  step=step.step + self._before["step"]))
+            if self._before["step"]:
+                step = step._replace(epoch=step.epoch + self._before["epoch"], step=step.step + self._before["step"])
+            self.record.on_step_end(step)
 
     def on_epoch_end(self, metrics: Metrics) -> None:
         """What `fit` calls."""
