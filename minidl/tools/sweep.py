@@ -109,7 +109,7 @@ def trained(nets: Sequence[Net], job: Job, workers: int, device: str, *, facts: 
 
     def begin() -> dict[str, tuple[str, str]]:
         kept = _begun(nets, told, job.folder, resume)
-        held = stack.enter_context(open(job.folder / FILE, "rb"))
+        held = stack.enter_context((job.folder / FILE).open("rb"))
         lock(held.fileno(), f"sweep: another process is at the sweep in {job.folder}; wait for its end, or stop it")
         return kept
 
@@ -148,8 +148,8 @@ def of_data(*parts: Items) -> dict[str, str]:
 
 
 def _begun(nets: Sequence[Net], told: str, folder: Path, resume: bool) -> dict[str, tuple[str, str]]:
-    """Make the folder, or see that it is of these nets. told: what sweep.json says. Returns the state of those nets that
-    are done, and why."""
+    """Make the folder, or see that it is of these nets, of which sweep.json says what was `told`. Returns the state of
+    those that are done, and why."""
     if not (folder / FILE).exists():
         folder.mkdir(parents=True, exist_ok=True)
         write(folder / FILE, f"{told}\n".encode())

@@ -33,7 +33,7 @@ def test_tests_on_a_gpu_run_under_poison() -> None:
 
 @pytest.mark.parametrize("size", [4096, 48 << 10, 160 << 10])
 def test_shared_memory_is_full_of_nan_before_a_launch(size: int) -> None:
-    """On every multiprocessor. Another process's kernel can come between two launches and leave its memory, hence more tries."""
+    """On every multiprocessor. More tries, since another process's kernel can come between the two launches."""
     reads = cupy.RawKernel(READS, "reads")
     reads.max_dynamic_shared_size_bytes = size
 

@@ -21,7 +21,7 @@ import minidl
 from minidl import Tensor, weights, zoo
 from minidl.data import DataLoader, Dataset, Table
 from minidl.nn.weights import WEIGHTS, WeightsError, files, hdf5, load, read_metadata, save
-from minidl.nn.weights.common import Meter, listed
+from minidl.nn.weights.common import DTYPES, Meter, digest, listed
 from minidl.training import RunFolder, SaveBest
 
 
@@ -155,6 +155,27 @@ def test_h5py_reads_the_file(path):
             assert dataset.attrs["sha256"].decode() == hashlib.sha256(array.astype("<f4").tobytes()).hexdigest()
         text = file.attrs.get_id("model").get_type()
         assert (text.get_cset(), text.is_variable_str()) == (h5py.h5t.CSET_UTF8, False)
+
+
+@pytest.mark.skipif(h5py.version.version_tuple < (3, 16), reason="h5py's create_group notes times")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_bytes_are_those_of_create_dataset(dtype):
+    values = (np.random.default_rng(0).standard_normal((5, 4, 3)) * 100).astype(dtype)
+    state = {"w": values, "a.b.c.w": values.T, "a.w": values[::-2], "a.b.w": np.broadcast_to(values, (2, 5, 4, 3)),
+             "größe.層": values.astype(values.dtype.newbyteorder(">")), "scalar": values[0, 0, 0, ...],
+             "none.0": values[:0], "none.1": values[:, :0].T, **{f"many.{i}": values[i % 5] for i in range(20)}}
+    attributes = {"format": "x" * 70000, "empty": "", "größe": "層\0", "n": -2**63, **{f"a{i}": i for i in range(9)}}
+    written = io.BytesIO()
+    with h5py.File(written, "w", libver=("v108", "v108")) as file:
+        for name, value in attributes.items():
+            text = isinstance(value, str)
+            file.attrs.create(name, value.encode() if text else value, dtype=h5py.string_dtype(
+                length=len(value.encode()) or 1) if text else "<i8")
+        for name, array in state.items():
+            dataset = file.create_dataset(f"model/{name.replace('.', '/')}", data=array, track_times=False,
+                                          dtype=array.dtype.newbyteorder("<"))
+            dataset.attrs.create("sha256", digest(array).encode(), dtype=h5py.string_dtype(length=64))
+    assert hdf5.image(WEIGHTS, state, attributes) == written.getvalue()
 
 
 @pytest.mark.slow
