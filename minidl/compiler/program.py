@@ -171,8 +171,8 @@ class Program:
 
 # ---------------------------------------------------------------- nested arguments
 def leaves(value: object) -> list[Any]:
-    """All that nested tuples, lists and dicts hold."""
-    if not isinstance(value, _NESTED):
+    """All that nested tuples, lists and dicts hold; named tuples (geometries) are leaves."""
+    if not isinstance(value, _NESTED) or hasattr(value, "_fields"):
         return [value]
     return [leaf for item in (value.values() if isinstance(value, dict) else value)
             for leaf in (leaves(item) if isinstance(item, _NESTED) else (item,))]

@@ -142,14 +142,14 @@ class Recorder(Listener):
         """Tensors and arrays from before the step: all replays share them, and read and write in them."""
         for t in things:
             if isinstance(t, Tensor):
-                if self.is_own(t) and id(t._data) not in self.slots:
+                if (own := self.is_own(t)) and id(t._data) not in self.slots:
                     self.refuse(f"gives an op a Tensor of shape {t.shape} whose array it made itself",
                                 "compute it with minidl's ops")
-                if id(t) in self.places or self.is_own(t) or id(t) in self.old_grads:
+                if own or id(t) in self.places or id(t) in self.old_grads:
                     continue
                 self.facts.tensor(t)
             array = _of(t)
-            if is_array(array) and id(array) not in self.slots:
+            if id(array) not in self.slots and is_array(array):
                 self.slot("outside", array)
 
     def change(self, t: Tensor, on_tape: bool = False) -> None:
@@ -282,23 +282,23 @@ class Recorder(Listener):
 
     def slot_of(self, value: object, primitive: str) -> Any:
         value = _of(value)
-        if not is_array(value):
-            return value
-        if id(value) not in self.slots:
+        slot = self.slots.get(id(value))
+        if slot is None and is_array(value):
             if known(primitive).indexed:
                 return value.copy()                    # an index: a constant, whatever the step does with it later
             self.refuse(f"gives {primitive} an array of shape {value.shape} that it made itself",
                         "make it outside, as a Tensor")
-        return self.slots[id(value)]
+        return value if slot is None else slot
 
 
 def current(value: object) -> Any:
-    """A Dynamic's value in the run that is being recorded: read once, however many calls want it."""
+    """An argument as a primitive gets it in the run that is being recorded. A Dynamic is read once, however many calls
+    want it."""
     if isinstance(value, Dynamic):
         if value.first is None:
             value.first = value.read()
         return value.first
-    return value
+    return _array_of(value)
 
 
 class RecordingBackend:
@@ -311,24 +311,25 @@ class RecordingBackend:
         primitive, recorder, backend = getattr(self.backend, name), self._recorder, self.backend
 
         def call(*arguments: object, **options: object) -> Any:
-            given = replace((list(arguments), options), _array_of)
             # Not the recorder: in a closure that outlived the recording.
-            result = recorded(given) if mode.recorder is recorder else primitive(*given[0], **given[1])
+            result = (recorded if mode.recorder is recorder else plain)((arguments, options))
             if not self._symbolic:
                 return result
             return tuple(map(recorder._symbol, result)) if isinstance(result, tuple) else recorder._symbol(result)
 
-        def recorded(given: tuple[list[object], dict[str, object]]) -> Any:
-            noted = replace(given, lambda value: recorder.slot_of(value, name))
-            now = replace(given, current)
+        def plain(given: tuple[tuple[object, ...], dict[str, object]]) -> Any:
+            now = replace(given, _array_of)
+            return primitive(*now[0], **now[1])
+
+        def recorded(given: tuple[tuple[object, ...], dict[str, object]]) -> Any:
+            noted, now = replace(given, lambda value: recorder.slot_of(value, name)), replace(given, current)
             result = primitive(*now[0], **now[1])
             results = result if isinstance(result, tuple) else () if result is None else (result,)
-            results = tuple(np.asarray(r) if isinstance(r, np.generic) else r for r in results)
-            mine = list(map(_of, leaves(given)))   # a new value otherwise: launch.empty hands an array out again
-            slots = tuple((any(r is a for a in mine) and recorder.slots.get(id(r))) or recorder.slot("result", r)
-                          for r in results)
-            recorder.calls.append(Call(backend, name, tuple(noted[0]), noted[1], slots, isinstance(result, tuple),
-                                       where()))
+            results = tuple([np.asarray(r) if isinstance(r, np.generic) else r for r in results])
+            # One that it was given, or else a new value: launch.empty hands an array out again.
+            slots = tuple([slot if (slot := recorder.slots.get(id(r))) and any(r is a for a in leaves(now))
+                           else recorder.slot("result", r) for r in results])
+            recorder.calls.append(Call(backend, name, noted[0], noted[1], slots, isinstance(result, tuple), where()))
             return results if isinstance(result, tuple) else results[0] if results else None
 
         setattr(self, name, call)
@@ -451,14 +452,14 @@ def _clear_frames(recorder: Recorder) -> None:
 
 def _of(value: object) -> Any:
     """The array of a Tensor or array."""
-    return value._data if isinstance(value, Tensor) else unwrapped(value)
+    return value._data if isinstance(value, Tensor) else _array_of(value)
 
 
 def where() -> str:
     """file:line of the innermost frame of the user's code."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and not is_users(frame.f_code.co_filename):
-        frame = frame.f_back
+    while (caller := frame.f_back) is not None and not is_users(frame.f_code.co_filename):
+        frame = caller
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 

@@ -23,7 +23,7 @@ _found: list[_Found] = []                  # one for each context that the proce
 
 @contextmanager
 def unchanging() -> Iterator[None]:
-    """Within this, no data set changes, nor a file that holds one."""
+    """Within this, no data set changes, nor a file that holds one, nor the user's git commit."""
     _found.append(_found[-1] if _found else _Found())
     try:
         yield
@@ -32,7 +32,8 @@ def unchanging() -> Iterator[None]:
 
 
 def once(of: object, compute: Callable[[], T]) -> T:
-    """compute() of a data set; if data do not change, what the same function gave before for the same one."""
+    """compute() of a data set, or of another object; if data do not change, what the same function gave before for the
+    same one."""
     if not _found:
         return compute()
     key, found = (id(of), compute.__code__), _found[-1].of_objects

@@ -482,6 +482,23 @@ def test_a_sweep_in_this_process(capsys: pytest.CaptureFixture[str]) -> None:
     assert (Path("one/net/weights.h5").read_bytes()) == Path("all/lr=0.1,width=8/weights.h5").read_bytes()
 
 
+def test_the_commit_is_asked_once_per_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook that commits between two sweeps has both commits."""
+    asked = []
+
+    def run(command: tuple[str, ...], **how: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(command[0])
+        return subprocess.CompletedProcess(command, 0, f"commit {len(asked)}\n")
+    monkeypatch.setattr(subprocess, "run", run)
+    for name, commit in (("first", "commit 1"), ("second", "commit 2")):
+        minidl.sweep(build, (digits(), digits("test", 100)), epochs=1, lr=[0.01, 0.1], folder=name, workers=0)
+        for lr in (0.01, 0.1):
+            begin = training.read_metrics(f"{name}/lr={lr}", "statistics.jsonl")[0]
+            assert begin["origin"]["commit"] == commit
+    assert [training.origin()["commit"] for _ in range(2)] == ["commit 3", "commit 4"]
+    assert asked == ["git"] * 4
+
+
 def test_folds_and_the_ensemble_of_their_nets() -> None:
     whole = digits(count=150)
     found = minidl.sweep(build, whole, epochs=1, lr=0.1, fold=3, seed=[0, 1], folder="all", workers=0)

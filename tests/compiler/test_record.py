@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import os
 import re
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import replace as with_
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,7 @@ from minidl.compiler import passes
 from minidl.compiler import record as recording
 from minidl.compiler.agree import Difference, compare
 from minidl.compiler.program import Dynamic, Program, Slot, leaves
+from minidl.compiler.reads import names as reading
 from minidl.compiler.record import CompileError
 from minidl.compiler.replay import ByCalls
 from minidl.core.mode import mode
@@ -266,6 +269,19 @@ def test_refused(what: str) -> None:
     assert W.grad is None
     assert X.tolist() == [3, 4]
     assert isinstance(CompileError("of ValueError"), ValueError)
+
+
+def test_lines_of_an_installed_package_count_once_it_holds_a_step(tmp_path: Path,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    file, installed = tmp_path / "package" / "steps.py", f"{tmp_path}{os.sep}"
+    for name, value in (("_PACKAGES", (installed,)), ("_OTHERS", (*reading._OTHERS, installed)), ("_CLAIMED", set())):
+        monkeypatch.setattr(reading, name, value)
+    package: dict[str, Any] = {}
+    exec(compile("\ndef look(x):\n    return x.item()\n", file, "exec"), package)
+    look = package["look"]
+    for step, line in ((lambda x: look(x), "PLACE"), (look, re.escape(f"{file}:3"))):
+        with pytest.raises(CompileError, match=placed(f"reads a Tensor's values at {line}, which", step)):
+            minidl.compile(step)(numbers(1))
 
 
 OUTSIDE_K = ("calls the op body{}, whose result did not come from a primitive of k",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace as with_
+from functools import partial
 from typing import Any
 
 from ..plan import can_be_captured, plan
@@ -57,12 +57,9 @@ def common_subexpressions(program: Program) -> Program:
     seen: dict[Any, tuple[Slot, ...]] = {}
     renamed: dict[Slot, Slot] = {}
 
-    def current(value: object) -> Any:
-        return renamed.get(value, value) if isinstance(value, Slot) else value
-
     calls = []
     for call in program.calls:
-        call = _with_slots(call, current)
+        call = _with_slots(call, renamed)
         if call.effect:
             seen.clear()
         if call.effect or call.name == "copy" or not own.isdisjoint(call.results):
@@ -73,7 +70,7 @@ def common_subexpressions(program: Program) -> Program:
             calls.append(call)
         else:
             renamed.update(zip(call.results, first, strict=True))
-    return _renamed(program, calls, current, "common subexpressions")
+    return _renamed(program, calls, renamed, "common subexpressions")
 
 
 def _key(call: Call) -> Any:
@@ -106,28 +103,32 @@ def copy_elision(program: Program) -> Program:
     changed = alive | {source[slot] for slot in alive if slot in source}
     renamed: dict[Slot, Slot] = {}
 
-    def current(value: object) -> Any:
-        return renamed.get(value, value) if isinstance(value, Slot) else value
-
     calls = []
     for call in program.calls:
         if call.name == "copy" and (call.arguments[0] in own or (
                 call.arguments[0].kind == "constant" and call.results[0] not in changed)):
-            renamed[call.results[0]] = current(call.arguments[0])
+            renamed[call.results[0]] = _current(renamed, call.arguments[0])
         else:
-            calls.append(_with_slots(call, current))
-    return _renamed(program, calls, current, "copy elision")
+            calls.append(_with_slots(call, renamed))
+    return _renamed(program, calls, renamed, "copy elision")
 
 
-def _with_slots(call: Call, current: Callable[[Any], Any]) -> Call:
-    """A call on other values."""
+def _with_slots(call: Call, renamed: dict[Slot, Slot]) -> Call:
+    """A call on other values; itself if it reads none of those that are renamed."""
+    if renamed.keys().isdisjoint(call.reads):
+        return call
+    current = partial(_current, renamed)
     return with_(call, arguments=replace(call.arguments, current), options=replace(call.options, current))
 
 
-def _renamed(program: Program, calls: list[Call], current: Callable[[Any], Any], what: str) -> Program:
+def _renamed(program: Program, calls: list[Call], renamed: dict[Slot, Slot], what: str) -> Program:
     """A program of other calls, and what it returns and leaves behind under its new names."""
-    return with_(_noted(program, calls, what), outputs=replace(program.outputs, current),
-                 grads=[(leaf, current(slot)) for leaf, slot in program.grads])
+    return with_(_noted(program, calls, what), outputs=replace(program.outputs, partial(_current, renamed)),
+                 grads=[(leaf, _current(renamed, slot)) for leaf, slot in program.grads])
+
+
+def _current(renamed: dict[Slot, Slot], value: Any) -> Any:
+    return renamed.get(value, value) if isinstance(value, Slot) else value
 
 
 def _noted(program: Program, calls: list[Call], what: str) -> Program:

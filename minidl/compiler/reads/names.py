@@ -88,6 +88,7 @@ def _sources() -> dict[str, set[str]]:
     return {"os": {"environ"}, "numpy": {"random"}, "random": set(vars(random)), "numpy.random": set(vars(np.random))}
 
 
+@functools.lru_cache(maxsize=4096)
 def is_users(file: str) -> bool:
     """Whether a file is neither minidl's nor Python's nor an installed package's."""
     return not file.startswith((LIBRARY, *_OTHERS, "<frozen")) or file.startswith(tuple(_CLAIMED))
@@ -109,6 +110,7 @@ def _claim(file: str | None) -> None:
             top, *inner = Path(file).relative_to(folder).parts
             if top not in ("numpy", "minidl"):
                 _CLAIMED.add(folder + top + os.sep if inner else file)
+                is_users.cache_clear()
                 _may_change.cache_clear()
 
 
