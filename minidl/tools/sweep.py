@@ -115,7 +115,10 @@ def trained(nets: Sequence[Net], job: Job, workers: int, device: str, *, facts: 
 
     with ExitStack() as stack:
         kept = by_first(begin)
-        todo = [net for net in nets if net.name not in kept][world.rank::world.size]
+        left = [net for net in nets if net.name not in kept]
+        # At random, or the nets of one rate or width, each k-th, could all come to one rank
+        mine = np.random.Generator(np.random.Philox(0)).permutation(len(left))[world.rank::world.size]
+        todo = [left[i] for i in sorted(mine)]
         for net in nets:
             if net.name in kept:
                 done(net, *kept[net.name])
