@@ -27,8 +27,8 @@ CONFIGURATIONS: list[tuple[str, tuple[Any, ...]]] = [(FILE, ())]
 
 @functools.cache
 def _graph_launch() -> Callable[[int, int], int]:
-    """The driver's call that starts a graph on a stream, and returns its status. It keeps Python's lock, for 4 us: CuPy's
-    gives it away, and a thread among others would wait at each replay to have it again."""
+    """The driver's call that starts a graph on a stream, and returns its status. Python's lock is kept for its 4 us:
+    CuPy gives it away, and a thread among others would wait at each replay to have it again."""
     call = ctypes.PyDLL("nvcuda" if os.name == "nt" else "libcuda.so.1").cuGraphLaunch
     call.argtypes, call.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int
     return call
