@@ -393,7 +393,7 @@ OF_NETS = "dataset", "batch_size", "seed", "shuffle", "device", "part"         #
 
 
 def most_at_once(device: str) -> int:
-    """How many nets are trained at once if nothing else is said: threads on a GPU gain little, and ask more of users."""
+    """How many nets are trained at once if nothing else is said: threads on a GPU gain little."""
     return 1 if device == "cuda" else parallel.threads()
 
 
