@@ -242,8 +242,8 @@ class DataLoader(Watched, Generic[D]):
 
     def parts(self, order: Array) -> list[Array]:
         """This process's part of each batch of an epoch's order."""
-        whole = (order[i:i + self.batch_size] for i in range(0, len(order), self.batch_size))
-        return [batch[slice(*part_of(len(batch), *self.part))] for batch in whole]
+        whole = [order[i:i + self.batch_size] for i in range(0, len(order), self.batch_size)]
+        return whole if self.part == (0, 1) else [batch[slice(*part_of(len(batch), *self.part))] for batch in whole]
 
     def set_epoch(self, epoch: int) -> None:
         """Which epoch the next iteration is, from 0."""
@@ -509,9 +509,11 @@ class DeviceBatches:
     def __iter__(self) -> Iterator[int]:
         if self.loader.augment is not None:
             self._key[...] = to_device(self.loader.next_key(), self.loader.device)
-        order = self.loader.next_order()
-        own = order if self.loader.part == (0, 1) else np.concatenate(self.loader.parts(order))
-        self._order[...] = to_device(own, self.loader.device)
+        parts = self.loader.parts(self.loader.next_order())
+        if list(map(len, parts)) != self.sizes:
+            raise ValueError(f"DeviceBatches: the {type(self.loader).__name__} gives batches of other sizes than when "
+                             "this was made, as with another batch_size or part; make a new one, or call fit anew")
+        self._order[...] = to_device(np.concatenate(parts), self.loader.device)
         start = self.loader.next_start()
         self.position.data[...] = start - 1
         return self._epoch(start)

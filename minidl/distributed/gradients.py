@@ -58,7 +58,10 @@ def average(params: Iterable[Tensor], share: float | Tensor | None = None, world
         gradients = gradients or [k.getitem(k.reshape(params[0]._data, (-1,)), slice(0, 0))]   # to agree all the same
     if isinstance(share, Tensor):          # the sum of weight * gradient, divided by that of the weights
         weight = share._data
-        own = [k.where(k.eq(weight, 0), 0, k.mul(g, k.cast(weight, str(g.dtype)))) for g in gradients]
+        own = gradients if world.of_parts else [k.mul(g, k.cast(weight, str(g.dtype))) for g in gradients]
+        # Of a loss that does not count, some gradients may be 0 * NaN. Others are 0, or what other ranks' losses make
+        # them: batch normalisation is by the images of all.
+        own = [k.where(k.eq(weight, 0), k.where(k.eq(g, g), g, 0), g) for g in own]
         *sums, total = k.rank_mean([*own, k.reshape(weight, (1,))], None, world)
         total = k.reshape(k.where(k.eq(total, 0), 1, total), ())
         means = [k.div(g, k.cast(total, str(g.dtype))) for g in sums]

@@ -68,6 +68,7 @@ class World:
 
     rank: int = 0
     size: int = 1
+    of_parts: bool = False                 # each rank's loss is its part of a sum over the ranks, not its images' mean
 
     def sum(self, flat: Array) -> None:
         """A flat array (n,), in place, becomes its sum over the ranks: the same bits on each rank, and in each run on

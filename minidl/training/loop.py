@@ -79,23 +79,33 @@ def update(model: nn.Module, optimizer: optim.Optimizer, batches: Sequence[Batch
     params = [p for group in optimizer.groups for p in group["params"]]
     total: Tensor | float = 0              # how much the batches count together
     known, seen, mean, classes = images, 0, 0.0, False
-    for batch in batches:
-        outputs = batch.outputs(model)
-        value = batch.loss(loss, outputs)
-        weight = measure.weight_of(value)
-        if not known:
-            mean, here = ranks.whole_loss(value, len(batch), weight)
-            images += here
-            if not math.isfinite(mean):
-                lr = optimizer.lr if rates is None else rates.table.numpy()[0, int(rates.position.numpy()[0])]
-                raise Diverged(mean, lr)
-        counts = len(batch) if weight is None else weight
-        (value if len(batches) == 1 else value * counts).backward()
-        seen, total = seen + len(batch), total + counts
-        classes = metrics is not None and metrics.update(value, outputs, batch.targets)
-    if len(batches) > 1:
-        optim.clip.divide(params, total)
-    average(params, total if isinstance(total, Tensor) else seen / max(1, images))
+    with ranks.of_parts() as size:
+        for batch in batches:
+            outputs = batch.outputs(model)
+            value = batch.loss(loss, outputs)
+            weight = measure.weight_of(value)
+            if not known:
+                mean, here = ranks.whole_loss(value, len(batch), weight)
+                images += here
+                if not math.isfinite(mean):
+                    lr = optimizer.lr if rates is None else rates.table.numpy()[0, int(rates.position.numpy()[0])]
+                    raise Diverged(mean, lr)
+            counts: Tensor | float = len(batch) * size if weight is None else weight
+            seen, total = seen + len(batch), total + counts
+            if len(batches) == 1 and weight is None:
+                counts = counts / max(1, images)       # 1 if all ranks have as many
+            alone = len(batches) == 1 and (size == 1 or (weight is None and counts == 1))
+            held = [] if len(batch) or not seen else [p.grad for p in params]      # of no images it may add 0 * NaN
+            if held:
+                optimizer.zero_grad()
+            (value if alone else value * counts).backward()
+            for p, gradient in zip(params, held, strict=False):
+                p.grad = gradient
+            classes = metrics is not None and metrics.update(value, outputs, batch.targets)
+        weighted = isinstance(total, Tensor)
+        average(params, total if weighted else None if seen else 0)
+    if len(batches) > 1 and not (weighted and size > 1):
+        optim.clip.divide(params, total if weighted else images)
     if clip is not None:
         optim.clip_grad_norm(tuple(params), clip)
     optimizer.step(rates)
@@ -293,7 +303,6 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
             compiled = train.device == "cuda" and not (data.own_batches(train) or data.own_batches(test))
         kind = _Compiled if compiled else _Plain
         run = kind(model, optimizer, train, test, loss, metrics, accumulate, clip)
-        ranks.send(run.modules.values())
         if saved is not None or resume:
             require_held(run)
             run.contents = {"train": contents_of(train), "test": contents_of(test)}
@@ -303,7 +312,8 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
             say(f"nothing is left of {epochs} epochs: a callback ended this training after epoch {place.epoch}; to "
                 "train on, begin another with its weights, in another folder" if place.stopped and not place.ended else
                 f"goes on in epoch {place.epoch + 1}/{epochs}, after step {place.step}")
-        ranks.called(called, "on_train_begin", None, optimizer, None)
+        ranks.called(called, "on_train_begin", None, optimizer, (train, test))
+        ranks.send(run.modules.values())
         return _Fit(run, place, epochs, schedule or optim.constant(), called, saved, progress and first, say).run()
 
 
@@ -395,6 +405,9 @@ class _Plain:
 
     def begin(self, factors: list[list[float]]) -> None:
         """Set an epoch's rates, by the factors of each group and step."""
+        if len(self.train) != (before := self.rates.table.shape[1]):
+            raise ValueError(f"fit: train has {len(self.train)} batches but had {before} before; leave it as it is "
+                             "during fit, and call fit anew for another batch_size or length")
         factors_of_batches = np.repeat(factors, self.accumulate, axis=-1)[..., :len(self.train)]
         rates = np.array(self.own_rates())[:, None] * factors_of_batches
         self.rates.table.data[...] = to_device(rates, self.train.device)
@@ -422,14 +435,19 @@ class _Plain:
         for first in range(begin, end := len(self.train), self.accumulate):
             if not (group := [Batch.of(batch) for batch in islice(batches, min(self.accumulate, end - first))]):
                 return
-            if first + len(group) == end and next(batches, None) is not None:      # rates and places are for len()
-                raise ValueError(f"fit: train is a {type(self.train).__name__} whose len() is {end} but it gives more "
-                                 "batches; define __len__, the number of batches that its __iter__ gives, or end it "
-                                 "after these")
+            if first + len(group) == end:
+                self.require_no_more(next(batches, None) is not None)
             self.rates.position.data[...] = first
             _, images, _, self.classes = update(self.model, self.optimizer, group, self.rates, self.loss, self.metrics,
                                                 clip=self.clip)
             yield images
+
+    def require_no_more(self, more: bool) -> None:
+        """Refuse more batches than len(), for which rates and places are made."""
+        if more:
+            raise ValueError(f"fit: train is a {type(self.train).__name__} whose len() is {len(self.train)} but it "
+                             "gives more batches; define __len__, the number of batches that its __iter__ gives, or "
+                             "end it after these")
 
     def warm_up(self, place: Place) -> None:
         """Redo what steps before a checkpoint have left behind, not counting numbers: here nothing."""
@@ -469,7 +487,9 @@ class _Compiled(_Plain):
         self.batches, tests = data.DeviceBatches(train), data.DeviceBatches(test)
         self.rates = self.rates._replace(position=self.batches.position)
         self.step = compiled_step(model, optimizer, self.batches, self.metrics, self.rates, loss, clip)
-        here, everywhere = self.batches.sizes, train.sizes
+        here = self.batches.sizes
+        everywhere = train.sizes if ranks.current().size > 1 else here         # a user may have set its part
+        self.require_no_more(len(here) > len(train))
         # What each step of an epoch is given: the sizes of its batches here, and how many images it has on all ranks
         self.given = [(here[i] if accumulate == 1 else tuple(here[i:i + accumulate]), sum(everywhere[i:i + accumulate]))
                       for i in range(0, len(here), accumulate)]
@@ -571,7 +591,8 @@ class _Fit:
                 bar.update(size, self.means() if run.known or place.ended else {})
                 if self.callbacks.steps:
                     given = Step(epoch, place.step, place.batch, self.asked, place.images, self.lr)
-                    place.stopped = ranks.called(self.callbacks, "on_step_end", given, run.optimizer, self.means)
+                    place.stopped = ranks.called(self.callbacks, "on_step_end", given, run.optimizer,
+                                                 (run.train, run.test), self.means)
                     place.ended |= place.stopped
                     if run.own_rates() != rates and not place.ended:
                         rates = self.begin()
@@ -637,6 +658,7 @@ class _Fit:
         trained = measure.means_of(place.totals, place.images, place.classes, run.functions)
         run.test.set_epoch(place.epoch)
         run.modes = {part: modes_of(module) for part, module in run.modules.items()}
+        ranks.send(run.modules.values())   # of a layer with across_ranks=False, each has its own running statistics
         tested = run.evaluate(place.epoch, self.look)
         run.modes = {}
         metrics = {"epoch": place.epoch + 1, "step": place.step, "lr": place.lr,
@@ -648,8 +670,9 @@ class _Fit:
         run.metrics.reset()
         if self.say:
             self.say(measure.line_of(metrics, self.epochs))
-        place.stopped |= ranks.called(self.callbacks, "on_epoch_end", metrics, run.optimizer, None)
-        ranks.send(run.modules.values())   # a callback may have changed them
+        place.stopped |= ranks.called(self.callbacks, "on_epoch_end", metrics, run.optimizer, (run.train, run.test))
+        metrics.update(ranks.current().tell(metrics))          # a callback may have changed them,
+        ranks.send(run.modules.values())                       # and these
         self.save()
         self.agree()
         self.obey()

@@ -80,6 +80,8 @@ class Batch(NamedTuple):
         """
         value, weights = asked(function, outputs, self.targets), self.weights
         if weights is None and isinstance(value, Tensor) and value.shape == (len(self),):
+            if value.weights is None:      # as a mean of one number, which on another rank may have other images
+                return value.sum() / max(1, len(self))
             weights = ones(len(self), device=value.device)
         if weights is None:
             require_loss(value)

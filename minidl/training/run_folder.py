@@ -201,7 +201,7 @@ class RunFolder:
             self._before = self._done
         self._begun = True
         if self.record:
-            if self._before["step"]:
+            if any(self._before.values()):
                 step = step._replace(epoch=step.epoch + self._before["epoch"], step=step.step + self._before["step"])
             self.record.on_step_end(step)
 

@@ -164,6 +164,30 @@ def test_beyond_the_epochs_end_there_is_no_batch(compiled: bool) -> None:
     assert [step(size)[0].shape[0] for size in batches] == [8, 8, 8, 6]
 
 
+def test_batches_are_the_parts_that_a_loader_gives() -> None:
+    """Of a class with parts of its own, and of a part that was set; other sizes than before are refused."""
+    class Reversed(data.DataLoader):
+        def parts(self, order: Any) -> list[Any]:
+            return [part[::-1] for part in super().parts(order)]
+
+    made = loader()
+    for source in (Reversed(made.dataset, 8), made):
+        for part in ((0, 1), (1, 2)):
+            source.part = part
+            batches = data.DeviceBatches(source)
+            taken = [batches.next(size)[1].tolist() for size in batches]
+            source.set_epoch(0)
+            assert taken == [labels.tolist() for _, labels in source]
+            source.set_epoch(0)
+    changed: dict[str, Any]
+    for changed in ({"batch_size": 7}, {"batch_size": 15}, {"part": (0, 1)}):
+        source = loader(part=(1, 2))
+        batches = data.DeviceBatches(source)
+        vars(source).update(changed)
+        with pytest.raises(ValueError, match=r"^DeviceBatches: the DataLoader gives batches of other sizes than "):
+            iter(batches)
+
+
 def test_the_position_is_the_batch_that_was_last_taken() -> None:
     """Before the first epoch, that of the last there is."""
     batches = data.DeviceBatches(loader())

@@ -5,6 +5,7 @@ Needs mpi4py and an mpiexec of the same MPI: pip install -e '.[mpi]' brings both
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -101,7 +102,7 @@ def of_two(folder: Path) -> Several:
 
 @pytest.fixture(scope="module")
 def of_three(folder: Path) -> Several:
-    return Several(3, folder, "one_kind", "ignoring", "options", "called")
+    return Several(3, folder, "one_kind", "ignoring", "options", "counted", "changed", "own_statistics", "called")
 
 
 # ---------------------------------------------------------------- the numbers of one process
@@ -140,6 +141,21 @@ def test_ranks_with_all_that_fit_is_told(what: str, of_three: Several) -> None:
     for name in [name for name in alone if name.startswith("False")]:
         np.testing.assert_array_equal(alone[name], alone[name.replace("False", "True")], err_msg=name)
     assert_near(of_three[what], alone)
+
+
+@pytest.mark.slow
+@needs_mpi
+@pytest.mark.parametrize("what", ["counted", "changed"])
+def test_ranks_with_batch_normalisation_and_what_callbacks_change(what: str, of_three: Several) -> None:
+    """By weights and several batches to a step; a net, rates and a loader that rank 0 changes between epochs."""
+    assert_near(of_three[what], trainings.WHAT[what]())
+
+
+@pytest.mark.slow
+@needs_mpi
+def test_an_epoch_measures_the_net_that_it_leaves(of_three: Several) -> None:
+    got = of_three["own_statistics"]
+    np.testing.assert_allclose(got["told"], got["seen"], rtol=TINY)
 
 
 @pytest.mark.slow
@@ -246,12 +262,14 @@ def test_ranks_share_out_the_nets_of_a_sweep(workers: int, tmp_path: Path) -> No
 @needs_mpi
 def test_ranks_share_out_a_sweep_of_the_command_line(tmp_path: Path) -> None:
     flags = ("train", "lenet5", "--data", "synthetic-digits", "--limit-train", 60, "--limit-test", 20, "--epochs", 1,
-             "--sweep", "seed=0:3", "--no-progress", "--output-dir", tmp_path / "nets")
+             "--sweep", "seed=0:3", "--batch-size-per-rank", 15, "--no-progress", "--output-dir", tmp_path / "nets")
     done = started(2, "-m", "minidl", *flags)
     assert done.returncode == 0, done.stderr
     assert "3 nets, 1 at once on each of 2 ranks" in done.stdout
     assert done.stdout.count("finished") == 3
     assert len((tmp_path / "nets" / "sweep.jsonl").read_text().splitlines()) == 3
+    sizes = [json.loads(file.read_text())["batch_size"] for file in tmp_path.glob("nets/*/config.json")]
+    assert sizes == [15, 15, 15]           # of the one rank that a net has
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,99 @@ def options() -> dict[str, np.ndarray]:
         found[f"{compiled} metrics"] = np.array([[line[name] for name in (
             "train_loss", "test_loss", "train_accuracy", "test_accuracy", "test_median")] for line in history])
     return found
+
+
+def normalised(loss: Any, weights: bool = False, callbacks: Any = (), optimizer: Any = None,
+               **options: Any) -> dict[str, np.ndarray]:
+    """A net with batch normalisation, trained and seen by a test set; parts of batches have unlike numbers of rows."""
+    minidl.manual_seed(3 + distributed.current().rank)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, **options.pop("norm", {})), nn.Tanh(), nn.Linear(8, 3))
+    model = model.to(DEVICE, dtype="float64")
+    random = np.random.default_rng(1)
+    rows, labels = random.standard_normal((44, 6)), random.integers(0, 3, 44)
+    given = (rows, labels, random.integers(0, 3, 44) * 0.5) if weights else (rows, labels)
+    train, test = (data.DataLoader(given, size, shuffle=size == 11, seed=2, device=DEVICE) for size in (11, 15))
+    trained = [*model.parameters(), *(loss.parameters() if isinstance(loss, nn.Module) else ())]
+    sgd, log = optim.SGD(trained, 0.1, momentum=0.9), []
+    made = [callback(model, sgd, train, test, log) for callback in callbacks]
+    history = training.fit(model, sgd, train, test, epochs=3, loss=loss, callbacks=made, progress=False, say=None,
+                           metrics={"top2": training.top_k_accuracy(2)}, **options)
+    states = distributed.current().gather(model.state_dict())
+    assert all(np.array_equal(states[0][name], other[name]) for other in states for name in states[0])
+    histories = distributed.current().gather(history)
+    assert all(each == histories[0] for each in histories)
+    return {**states[0], "log": np.array(log, np.float64), "seen": np.array(training.evaluate(model, test, loss=loss)),
+            "metrics": np.array([[line[name] for name in ("train_loss", "train_accuracy", "train_top2", "test_loss",
+                                                          "test_accuracy", "test_top2")] for line in history])}
+
+
+class Scaled(nn.Module):
+    """A loss with a parameter: one number, of shape (1,), as that of one image has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(np.array([0.3]))
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return ops.cross_entropy(logits, labels) * (-self.scale).exp() + self.scale
+
+
+def counted() -> dict[str, np.ndarray]:
+    """Batch normalisation over all ranks, of losses that do not count by the images that each rank has."""
+    by, found = Tensor(np.array([0.5, 1.0, 2.5]), device=DEVICE), {}
+    each = partial(ops.cross_entropy, reduction="none")
+    for name, made in (
+            ("weight", partial(normalised, lambda o, t: ops.cross_entropy(o, t, by))),
+            ("ignored", partial(normalised, lambda o, t: ops.cross_entropy(o, t, ignore_index=0))),
+            ("rows", partial(normalised, each, weights=True)),
+            ("several", partial(normalised, ops.cross_entropy, accumulate=3)),
+            ("several rows", partial(normalised, each, weights=True, accumulate=2, clip=0.3))):
+        for compiled in (False, True):
+            found |= {f"{name} {compiled} {key}": value for key, value in made(compiled=compiled).items()}
+    rows = np.random.default_rng(2).standard_normal((11, 6))
+    batches = data.DataLoader((rows, np.arange(11) % 3), 5, device=DEVICE)             # the last of one row
+    minidl.manual_seed(3)
+    model, loss = nn.Linear(6, 3).to(DEVICE, dtype="float64"), Scaled().to(DEVICE, dtype="float64")
+    for accumulate in (1, 3):
+        training.fit(model, optim.SGD([*model.parameters(), loss.scale], 0.1), batches, batches, epochs=2, loss=loss,
+                     accumulate=accumulate, progress=False, say=None)
+    return found | model.state_dict() | loss.state_dict()
+
+
+def changed() -> dict[str, np.ndarray]:
+    """What callbacks change in the net, the optimizer and the loaders holds for all ranks; they see the whole data."""
+    class At:
+        def __init__(self, model: Any, sgd: Any, train: Any, test: Any, log: list[Any]):
+            self.given = model, sgd, train, test, log
+
+    class Begins(At):
+        def on_train_begin(self) -> None:
+            with minidl.no_grad():
+                self.given[0][3].bias[...] = 0.5
+            self.given[0][0].weight.requires_grad = False
+
+    class Sees(At):
+        def on_epoch_end(self, metrics: dict[str, Any]) -> None:
+            model, _, _, test, log = self.given
+            log += [*training.evaluate(model, test), float(training.predict(model, test).sum()),
+                    len(training.predict(model, test)), minidl.rand(1).item()]
+
+    class Changes(At):
+        def on_epoch_end(self, metrics: dict[str, Any]) -> None:
+            model, sgd, train, _, _ = self.given
+            metrics["train_top2"] = metrics["epoch"]
+            sgd.groups[0]["lr"] = np.float32(0.03125)
+            train.seed = 7
+            model[0].weight.requires_grad = True
+            model[1].eval()
+    return normalised(ops.cross_entropy, callbacks=(Begins, Sees, Changes))
+
+
+def own_statistics() -> dict[str, np.ndarray]:
+    """Each rank has its own running statistics until its epoch ends; the last metrics are those of the net that is
+    left."""
+    found = normalised(ops.cross_entropy, norm={"across_ranks": False})
+    return {"told": found["metrics"][-1, 3:5], "seen": found["seen"]}
 
 
 def diverging() -> dict[str, np.ndarray]:
@@ -387,7 +481,8 @@ def ways() -> dict[str, np.ndarray]:
 
 
 WHAT: dict[str, Callable[..., dict[str, np.ndarray]]] = {
-    each.__name__: each for each in (all_kinds, one_kind, alike, ignoring, options, diverging, first_part,
+    each.__name__: each for each in (all_kinds, one_kind, alike, ignoring, options, counted, changed,
+                                     own_statistics, diverging, first_part,
                                      second_part, by_hand, called, broken, only_statistics, draws, leaves, replays,
                                      in_place, ways, swept)}
 

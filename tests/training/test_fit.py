@@ -207,6 +207,42 @@ def test_a_loader_that_gives_more_batches_than_it_says(says: int | None, accumul
     assert says != 6 or [metrics["step"] for metrics in found] == [steps, 2 * steps]
 
 
+@both
+def test_a_loader_that_has_fewer_batches_by_its_len(compiled: bool) -> None:
+    """Compiled steps left the others out."""
+    class Short(data.DataLoader):
+        def __len__(self) -> int:
+            return 2
+
+    with pytest.raises(ValueError, match=r"^fit: train is a Short whose len\(\) is 2 but it gives more batches; "):
+        trained(net(), train=Short(loader(20).dataset, 8), compiled=compiled)
+
+
+@both
+def test_the_means_of_a_part_that_the_user_set(compiled: bool) -> None:
+    """Those of the images that it has; they were divided by the images of all parts."""
+    half, model = loader(20, part=(1, 2)), net()
+    found = trained(model, optim.SGD(model.parameters(), 1e-30), train=half, compiled=compiled)
+    half.set_epoch(0)
+    pairs = list(half)
+    loss, accuracy = evaluate(net(), [(np.concatenate([x for x, _ in pairs]), np.concatenate([y for _, y in pairs]))])
+    assert (found[0]["train_loss"], found[0]["train_accuracy"]) == (pytest.approx(loss), accuracy)
+
+
+@both
+@pytest.mark.parametrize("batch_size", [4, 10, 7])
+def test_a_batch_size_that_a_callback_sets(batch_size: int, compiled: bool) -> None:
+    """Half of the images were left out; compiled steps had the old size. Plain steps bear other sizes, if as many."""
+    train = loader(20)
+
+    def change(metrics: Any) -> None:
+        train.batch_size = batch_size
+    allowed = batch_size == 7 and not compiled
+    said = "^(fit: train has [25] batches but had 3 before; |DeviceBatches: .* of other sizes )"
+    with contextlib.nullcontext() if allowed else pytest.raises(ValueError, match=said):
+        trained(net(), train=train, epochs=2, callbacks=change, compiled=compiled)
+
+
 @pytest.mark.filterwarnings("ignore:compile. .* was recorded for the 10th time:RuntimeWarning")
 @pytest.mark.parametrize("what", ["loss", "metric"])
 def test_compiled_steps_see_what_a_function_reads(what: str) -> None:

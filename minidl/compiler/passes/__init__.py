@@ -127,7 +127,7 @@ def _renamed(program: Program, calls: list[Call], renamed: dict[Slot, Slot], wha
                  grads=[(leaf, _current(renamed, slot)) for leaf, slot in program.grads])
 
 
-def _current(renamed: dict[Slot, Slot], value: Any) -> Any:
+def _current(renamed: dict[Slot, Slot], value: object) -> Any:
     return renamed.get(value, value) if isinstance(value, Slot) else value
 
 

@@ -112,8 +112,10 @@ def over_ranks(k, x: Tensor, weight: Tensor | None, bias: Tensor | None, *, runn
 
     def backward(gy, need):
         """The loss is the mean over all images, and gy is the gradient of this rank's mean. So the sums of each
-        rank are weighted by its number of values, and the total is divided by this rank's number."""
-        z, own = k.normalize_by(x, mean, var, None, None, eps, g), max(1, g.size)
+        rank are weighted by its number of values, and the total is divided by this rank's number. Parts of a loss are
+        weighted already."""
+        z, own = k.normalize_by(x, mean, var, None, None, eps, g), 1 if getattr(world, "of_parts", False) else max(
+            1, g.size)
         gw, gb = k.sum(k.mul(gy, z), axes), k.sum(gy, axes)
         gws, gbs = k.rank_mean([k.mul(gw, own), k.mul(gb, own)], None, world)
         gws, gbs = (k.reshape(k.div(each, k.mul(count, own)), column) for each in (gws, gbs))

@@ -27,6 +27,7 @@ from minidl import data, distributed, nn, ops, optim, zoo
 from minidl.core import device
 from minidl.data import once
 from minidl.distributed import by_first
+from minidl.distributed.world import alone
 from minidl.nn.weights import OF_DATA, WeightsError, read_metadata, require_described, warn_of_change, warn_of_transform
 from minidl.nn.weights.common import shown
 from minidl.ops.cpu import parallel
@@ -692,6 +693,8 @@ def main(argv: list[str] | None = None, prog: str = "train.py") -> int:
             if flags.sweep or (flags.resume and (Path(flags.resume) / "sweep.json").exists()):
                 from .sweep import sweep
 
+                with alone():              # each net is of one rank, as --batch-size-per-rank then means it
+                    flags = parser(prog).parse_args(argv)
                 sweep(flags, prog)
             elif flags.workers:
                 raise ValueError(f"--workers={flags.workers} is for a sweep; add --sweep, or leave it out")

@@ -104,8 +104,8 @@ class Addresses:
             if turn is None:
                 turn = self._start_over()
             self._pack(self._rows, turn * self._row_bytes + self._first, *row)
-            if status := _graph_launch()(self.graph.graphExec, memory._current_stream().ptr):
-                cupy.cuda.driver.check_status(status)
+            if _graph_launch()(self.graph.graphExec, memory._current_stream().ptr):
+                self.graph.launch()        # for a thread that has no context yet, or for CuPy's error
             after = turn + 1 if (turn + 1) % HALF else self._next_half(turn // HALF)
         finally:
             self.turn = after
