@@ -31,7 +31,8 @@ _NAME_WIDTH = 26                           # characters of a layer's path and of
 @dataclass(frozen=True)
 class Row:
     """One call of a Module: its path and depth, its kind with its facts, the shapes of its result, the numbers that it
-    holds itself (not its children), and the multiply-adds of ops that it calls itself, for one image."""
+    holds itself (not its children, and no row before), and the multiply-adds of ops that it calls itself, for one
+    image."""
 
     path: str
     depth: int
@@ -40,7 +41,7 @@ class Row:
     parameters: int
     buffers: int
     multiply_adds: int
-    again: bool                            # it ran before, with the same parameters
+    again: bool                            # all that it holds was in rows before: it ran, or its parameters are tied
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,10 +132,11 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor, **named: tuple[int, 
     for call in watcher.calls:
         module = call.module
         held = _own_tensors(module)
+        new = [t for t in held if id(t) not in seen]
         rows.append(Row(paths[id(module)], call.depth, _kind(module), call.shapes,
-                        sum(t.size for t in held if t.requires_grad), sum(t.size for t in held if not t.requires_grad),
-                        call.multiply_adds, bool(held) and id(module) in seen))
-        seen.add(id(module))
+                        sum(t.size for t in new if t.requires_grad), sum(t.size for t in new if not t.requires_grad),
+                        call.multiply_adds, bool(held) and not new))
+        seen |= {*map(id, held)}
     return Summary(tuple(rows), tuple(example.shape for example in examples),
                    sum(t.size for _, t in tensors if t.requires_grad),
                    sum(t.size for _, t in tensors if not t.requires_grad),

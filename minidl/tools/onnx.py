@@ -1,8 +1,8 @@
 """A net as an ONNX file, which onnxruntime and others run: one table says what each op is there.
 
-The net is run twice, on batches of two sizes, and each op is recorded, as for a compiled step. What differs between the
-runs depends on the batch: a size of a reshape then becomes -1; all else is refused by name. So any net whose forward is
-made of minidl's ops can be exported, Module or function.
+The net is run twice, on batches of n and 3n + 1 items, and each op is recorded, as for a compiled step. What differs
+between the runs depends on the batch: a size of a reshape then becomes -1; all else is refused by name. So any net
+whose forward is made of minidl's ops can be exported, Module or function.
 """
 
 from __future__ import annotations
@@ -65,12 +65,13 @@ def export(net: Callable[..., Tensor | tuple[Tensor, ...]], path: str | os.PathL
             raise ValueError(f"onnx.export: an example has shape {t.shape} but axis 0 must be the batch, of at least 1 "
                              "and the same for all; add the axis")
 
-    def batch(more: int) -> tuple[Tensor, ...]:
-        """The example, with its first `more` images once more. A trace knows values by their arrays: so each input has
+    def batch(n: int) -> tuple[Tensor, ...]:
+        """The example's images, over and over until they are n. A trace knows values by their arrays: so each input has
         memory of its own, also if one Tensor is given for several."""
-        return tuple(Tensor(to_device(np.concatenate([t.numpy(), t.numpy()[:more]]), t.device)) for t in inputs)
+        return tuple(Tensor(to_device(t.numpy()[np.arange(n) % len(t)], t.device)) for t in inputs)
 
-    graph = _Graph(onnx, _Trace(net, batch(0)), _Trace(net, batch(1)))
+    n = len(inputs[0])                     # 3n + 1 has other halves than n, and is even where n is odd
+    graph = _Graph(onnx, _Trace(net, batch(n)), _Trace(net, batch(3 * n + 1)))
     model = graph.model(net)
     try:
         onnx.checker.check_model(model, full_check=True)
@@ -115,7 +116,7 @@ class _Trace(Listener):
         finally:
             mode.recorder = before
         self.results = []
-        for t in results if isinstance(results, tuple) else (results,):
+        for t in (isinstance(results, tuple) and results) or (results,):
             if not isinstance(t, Tensor):
                 raise ValueError(f"onnx.export: the net returned a {type(t).__name__} but must return a Tensor or a "
                                  "tuple of Tensors")
@@ -262,8 +263,8 @@ class _Graph:
     def _info(self, name: str, i: int, j: int) -> Any:
         """What a file says of an input or output; a size that depends on the batch has a name."""
         array, other = self.first.arrays[i], self.second.arrays[j]
-        batch = self.first.arrays[self.first.inputs[0]].shape[0]
-        sizes = [n if n == m else "batch" if (n, m) == (batch, batch + 1) else None
+        batches = tuple(len(trace.arrays[trace.inputs[0]]) for trace in (self.first, self.second))
+        sizes = [n if n == m else "batch" if (n, m) == batches else None
                  for n, m in zip(array.shape, other.shape, strict=True)]
         return self.onnx.helper.make_tensor_value_info(name, self.onnx.helper.np_dtype_to_tensor_dtype(array.dtype),
                                                        sizes)
@@ -424,21 +425,21 @@ def _batch_norm(graph: _Graph, ndim: int, x: str, w: str = "", b: str = "", mean
                          "that keep running ones")
     ones, zeros = (np.full(graph.shapes[0][1], value, graph.dtype) for value in (1, 0))
     return graph.node("BatchNormalization", x, w or graph.constant(ones), b or graph.constant(zeros), mean, var,
-                      epsilon=eps)
+                      epsilon=float(eps))
 
 
 def _layer_norm(graph: _Graph, ndim: int, x: str, w: str = "", b: str = "", *,
                 normalized_shape: int | tuple[int, ...], eps: float = 1e-5) -> str:
     last = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     w = w or graph.constant(np.ones(last, graph.dtype))
-    return graph.node("LayerNormalization", *filter(None, (x, w, b)), axis=-len(last), epsilon=eps)
+    return graph.node("LayerNormalization", *filter(None, (x, w, b)), axis=-len(last), epsilon=float(eps))
 
 
 def _group_norm(graph: _Graph, ndim: int, x: str, w: str = "", b: str = "", *, num_groups: int,
                 eps: float = 1e-5) -> str:
     ones, zeros = (graph.constant(np.full(num_groups, value, graph.dtype)) for value in (1, 0))
     groups = graph.node("Reshape", x, graph.constant([0, num_groups, -1], np.int64))       # a group is a map
-    y = graph.node("Reshape", graph.node("InstanceNormalization", groups, ones, zeros, epsilon=eps),
+    y = graph.node("Reshape", graph.node("InstanceNormalization", groups, ones, zeros, epsilon=float(eps)),
                    graph.constant(graph.sizes, np.int64))
     for kind, each in (("Mul", w), ("Add", b)):
         if each:
@@ -527,8 +528,12 @@ def _getitem(graph: _Graph, ndim: int, x: str, *, index: Index) -> str:
 def _attention(graph: _Graph, ndim: int, query: str, key: str, value: str, mask: str = "", *, dropout_p: float = 0.0,
                is_causal: bool = False, scale: float | None = None) -> str:
     """If a query attends to no key, the softmax of ONNX is NaN, and zeros replace it."""
+    width = graph.shapes[0][-1]
+    if scale is None and width == -1:
+        raise ValueError("onnx.export: scaled_dot_product_attention divides by the root of the batch's size, which a "
+                         "file does not know; pass scale")
     scores = graph.node("Einsum", query, key, equation="...ld,...sd->...ls")
-    scores = graph.node("Mul", scores, graph.constant(max(1, graph.shapes[0][-1]) ** -0.5 if scale is None else scale))
+    scores = graph.node("Mul", scores, graph.constant(max(1, width) ** -0.5 if scale is None else scale))
     closed = graph.constant(-math.inf)
     if is_causal:
         one = graph.onnx.numpy_helper.from_array(np.ones(1, np.int64))
@@ -562,8 +567,9 @@ ROWS: dict[str, Callable[..., str]] = {
     "norm": lambda graph, *given, p=2, **options: _reduce("ReduceL2")(graph, *given, **options), "var": _var,
     "std": lambda graph, *given, **options: graph.node("Sqrt", _var(graph, *given, **options)),
     "argmax": _place("ArgMax"), "argmin": _place("ArgMin"), "expand": _expand, "pad": _pad, "where": _where,
-    "clip": lambda graph, ndim, x, *, low=None, high=None: graph.node("Clip", x, *(
-        "" if bound is None else graph.constant(bound) for bound in (low, high))),
+    "clip": lambda graph, ndim, x, *, low=None, high=None: graph.node("Clip", x, *(    # without one, inf becomes finite
+        "" if bound is None and graph.dtype.kind != "f" else graph.constant(end if bound is None else bound)
+        for bound, end in ((low, -math.inf), (high, math.inf)))),
     "rsqrt": lambda graph, ndim, x: graph.node("Reciprocal", graph.node("Sqrt", x)),
     "cumsum": lambda graph, ndim, x, *, axis: graph.node("CumSum", x, graph.constant(axis, np.int64)),
     "adaptive_avg_pool2d": _adaptive_avg_pool2d, "interpolate": _interpolate, "softmax": _along("Softmax"),
@@ -573,8 +579,10 @@ ROWS: dict[str, Callable[..., str]] = {
     "concatenate": lambda graph, ndim, *xs, axis: graph.node("Concat", *xs, axis=axis),
     "batch_norm": _batch_norm, "layer_norm": _layer_norm, "group_norm": _group_norm,
     "conv_transpose2d": _conv_transpose2d, "prod": _reduce("ReduceProd"),
-    "leaky_relu": lambda graph, ndim, x, *, negative_slope=SLOPE: graph.node("LeakyRelu", x, alpha=negative_slope),
-    "elu": lambda graph, ndim, x, *, alpha=1.0: graph.node("Elu", x, alpha=alpha), "softplus": _plain("Softplus"),
+    "leaky_relu": lambda graph, ndim, x, *, negative_slope=SLOPE: graph.node("LeakyRelu", x,
+                                                                             alpha=float(negative_slope)),
+    "elu": lambda graph, ndim, x, *, alpha=1.0: graph.node("Elu", x, alpha=float(alpha)),
+    "softplus": _plain("Softplus"),
     "hardsigmoid": lambda graph, ndim, x: graph.node("HardSigmoid", x, alpha=1 / 6, beta=0.5), "gelu": _gelu,
     "silu": lambda graph, ndim, x: graph.node("Mul", x, graph.node("Sigmoid", x)),
     "embedding": lambda graph, ndim, ids, w: graph.node("Gather", w, ids, axis=0),

@@ -306,6 +306,16 @@ def test_inputs_may_be_named() -> None:
     assert nn.summary(Net(), (4,), y=(2,)).input_shapes == ((1, 4), (1, 2))
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_tied_parameters_are_counted_in_one_row(bias: bool) -> None:
+    """The rows added up to more than the net has."""
+    net = nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 7, bias))
+    net[1].weight = net[0].weight
+    found = nn.summary(net, (3,))
+    assert [(row.parameters, row.again) for row in found.rows] == [(0, False), (28, False), (7 * bias, not bias)]
+    assert found.parameters == 28 + 7 * bias
+
+
 def test_a_net_that_calls_ops_shares_layers_and_has_buffers() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -323,7 +333,7 @@ def test_a_net_that_calls_ops_shares_layers_and_has_buffers() -> None:
     net.drop.training = False
     found = nn.summary(net, (4,))
     assert [(row.path, row.parameters, row.buffers, row.multiply_adds, row.again) for row in found.rows] == [
-        ("", 16, 4, 16, False), ("layer", 20, 0, 16, False), ("layer", 20, 0, 16, True), ("drop", 0, 0, 0, False)]
+        ("", 16, 4, 16, False), ("layer", 20, 0, 16, False), ("layer", 0, 0, 16, True), ("drop", 0, 0, 0, False)]
     assert (found.parameters, found.buffers, found.multiply_adds) == (36, 4, 48)
     assert found.rows[0].shapes == ((1, 4), (1, 4))
     assert "as above" in str(found)

@@ -153,6 +153,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "units": (lambda x, y: (ops.gelu(x), ops.gelu(y, "tanh"), ops.silu(x), ops.leaky_relu(x), ops.leaky_relu(y, 0.3),
                             ops.elu(x), ops.elu(y, 0.7), ops.softplus(x), ops.hardsigmoid(3.0 * y),
                             ops.prod(x, axis=1)), PAIR),
+    "options that are ints": (lambda x: (
+        ops.leaky_relu(x, negative_slope=0), ops.elu(x, alpha=1), ops.layer_norm(x, 6, eps=1),
+        ops.group_norm(x, 2, eps=1), ops.batch_norm(x, Tensor(images(4)), Tensor(images(4) ** 2), eps=1)), PAIR[:1]),
     "embedding": (lambda i: ops.embedding(ops.minimum(ops.maximum(i, 0), 6), Tensor(images(7, 3))),
                   (np.array([[1, 6, 0], [0, 2, 3]]),)),
     "linear of many axes": (lambda x, y: (ops.linear(x, Tensor(np.ones((2, 6), np.float32)), Tensor([1.0, 2.0])),
@@ -191,6 +194,12 @@ def test_integers_are_compared_with_any_number(tmp_path: Path, name: str) -> Non
     exporter.export(net, tmp_path / "net.onnx", x)
     for mine, other in zip(net(Tensor(x)), run(tmp_path / "net.onnx", x), strict=True):
         np.testing.assert_array_equal(mine.numpy(), other, strict=True)
+
+
+def test_a_bound_on_one_side_leaves_infinity_on_the_other(tmp_path: Path) -> None:
+    x = np.array([[math.inf, -math.inf, 2.0, -2.0]], np.float32)
+    exporter.export(lambda x: (ops.clip(x, low=-1.0), ops.clip(x, high=1.0)), tmp_path / "net.onnx", x)
+    np.testing.assert_array_equal(run(tmp_path / "net.onnx", x), [[[math.inf, -1, 2, -1]], [[1, -math.inf, 1, -2]]])
 
 
 @pytest.mark.parametrize("of", [np.asarray, Tensor])
@@ -242,7 +251,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
                              "the batch; call net.eval() first, with layers that keep running ones"),
     "running values": (nn.BatchNorm1d(4), "the net changes a Tensor in place, which a file cannot repeat; compute a "
                        "new one, or call net.eval() where that is a layer's"),
-    "axes that go for one image": (lambda x: x[1:].squeeze(), "an op gives shape (4,) for one batch and (2, 4) for "
+    "axes that go for one image": (lambda x: x[1:].squeeze(), "an op gives shape (4,) for one batch and (6, 4) for "
                                    "another, which a file cannot say; name the axes that are to go, x.squeeze(1)"),
     "a value": (lambda x: x * float(x.max()), "the net reads a Tensor's values, which a file cannot repeat; return"),
     "an array": (lambda x: Tensor(x.data * 2), "the net takes a Tensor's array (.data), which a file cannot repeat"),
@@ -252,12 +261,18 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "a count": (lambda x: x / float(x.shape[0]), "the net does something else for another number of images; make its"),
     "another op": (lambda x: x if x.shape[0] > 2 else x * 2.0, "does something else for another number of images"),
     "a constant": (lambda x: x + Tensor(np.ones((x.shape[0], 1), np.float32)), "a constant has shape (2, 1) for one "
-                   "batch and (3, 1), or other values, for another"),
+                   "batch and (7, 1), or other values, for another"),
     "options": (lambda x: x[:x.shape[0] - 1], "getitem has the options {'index': slice(None, 1, None)} for one batch"),
+    "half of a batch": (lambda x: x[:x.shape[0] // 2], "getitem has the options {'index': slice(None, 1, None)} for on"
+                        "e batch and {'index': slice(None, 3, None)} for another; make them independent"),
+    "attention as wide as a batch": (
+        lambda x: ops.scaled_dot_product_attention(x.T, x.T, x.T), "scaled_dot_product_attention divides by the root o"
+        "f the batch's size, which a file does not know; pass scale"),
     "a mask": (lambda x: x[np.array([True, False, True, True])[:x.shape[0]]] if False else x[:, np.array([0, 2])],
                "getitem with an array of indices or a mask has no row"),
     "two sizes": (lambda x: ops.matmul(x, x.T).reshape(x.shape[0], 1, x.shape[0]), "reshape to (2, 1, 2) has 2 sizes "
                   "that depend on the batch but may have 1"),
+    "nothing": (lambda x: (), "the net returned a tuple but must return a Tensor or a tuple of Tensors"),
     "no Tensor": (lambda x: [x], "the net returned a list but must return a Tensor or a tuple of Tensors"),
     "a product of ints": (lambda x: Tensor([1, 2]).mean() * 2, " of int64, which ONNX does not; convert the net"),
     "a mean of masks": (lambda x: (x > 0).mean(axis=1), "mean makes float64 of bool, which ONNX does not; convert the"),
@@ -306,10 +321,10 @@ def test_an_op_without_a_row_is_refused_by_its_name(tmp_path: Path, name: str) -
         "argsort": lambda x: x.sort()[0], "gather": lambda x: ops.gather(x, 1, np.zeros(x.shape, int)),
         "dropout": lambda x: ops.dropout(x, 0.5),
         "dropout2d": lambda x: ops.dropout2d(x.reshape(-1, 4, 1, 1), 0.5),
-        "one_hot": lambda x: ops.one_hot([0, 1, 0][:x.shape[0]], 3),
+        "one_hot": lambda x: ops.one_hot([0] * x.shape[0], 3),
         **{each: getattr(ops, each) for each in ("log1p", "expm1", "tril", "triu")},
-        "cross_entropy": lambda x: ops.cross_entropy(x, [0, 1, 0][:x.shape[0]]),
-        "nll_loss": lambda x: ops.nll_loss(x, [0, 1, 0][:x.shape[0]])}
+        "cross_entropy": lambda x: ops.cross_entropy(x, [0] * x.shape[0]),
+        "nll_loss": lambda x: ops.nll_loss(x, [0] * x.shape[0])}
     message = "^onnx.export: .*drops values" if name.startswith("dropout") else f"^onnx.export: op '{name}' has no row"
     with pytest.raises(ValueError, match=message):
         exporter.export(calls.get(name, lambda x: getattr(ops, name)(x, x)), tmp_path / "net.onnx",

@@ -103,9 +103,14 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
     "pixels that become channels": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.PixelShuffle(2), nn.Flatten(), nn.Linear(
         36, 6)), "layer 1 is a PixelShuffle, which has no counterpart there"),
     "a flatten of pixels alone": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(2)), "layer 1 is a Flatten(2), which "),
-    "a dense layer on images": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Linear(4, 2)), "1.weight belongs to the last axis "
-                                "of images, which is their width here and their channels there; let a Flatten come be"),
-    "a norm of pixels": (nn.Sequential(nn.BatchNorm2d(4), nn.LayerNorm(4)), "1.weight belongs to the last axis of ima"),
+    "a dense layer on images": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Linear(4, 2)), "1.Linear computes along the last "
+                                "axis of images, which is their width here, and along their channels there; let a Fla"),
+    "a norm of pixels": (nn.Sequential(nn.BatchNorm2d(4), nn.LayerNorm(4)), "1.LayerNorm computes along the last axis"),
+    "a softmax of each row of pixels": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Softmax()), "1.Softmax computes along the "
+                                        "last axis of images, which is their width here, and along their channels there"
+                                        "; give it axis=1"),
+    "a norm of places": (nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 3), nn.BatchNorm1d(3)), "2.BatchNorm1d computes"
+                         " along axis 1 of sequences, which is their length here, and along what an Embedding gave"),
     "a norm of rows of unknown channels": (nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Linear(36, 6)),
                                            "how many channels the 36 inputs of 1.weight have is not known; let a Conv"),
     "unknown channels": (nn.Sequential(nn.Flatten(), nn.Linear(36, 6)), "which flattens pixel by pixel, but how many "

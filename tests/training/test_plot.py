@@ -568,6 +568,14 @@ assert matplotlib.rcParams.copy() == before
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
+def test_numbers_of_float32_are_numbers_without_a_warning() -> None:
+    """They were compared with the largest float64, which overflows in float32."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert figures.is_number(np.float32(1))
+        assert figures.is_number(np.float32(np.inf))
+
+
 # ---------------------------------------------------------------- TensorBoard
 def events(folder: Path) -> list[tuple[int, str, float]]:
     """(step, tag, value) of all scalars in a folder's event files: records of length, checksum, content, checksum."""
@@ -596,6 +604,16 @@ def test_tensorboard_has_each_epochs_metrics(tmp_path: Path) -> None:
         (m["step"], pytest.approx(m["test_loss"])) for m in history]
     assert {tag for _, tag, _ in found} == {"loss/train", "loss/test", "accuracy/train", "accuracy/test", "lr",
                                             "seconds", "images_per_second"}
+
+
+def test_two_runs_of_one_second_are_both_in_a_folder(tmp_path: Path) -> None:
+    """The second one replaced the file of the first."""
+    pytest.importorskip("tensorboardX")
+    for step in (1, 2):
+        board = plot.TensorBoard(tmp_path)
+        board({"step": step, "lr": 0.5})
+        board.close()
+    assert sorted(events(tmp_path)) == [(1, "lr", 0.5), (2, "lr", 0.5)]
 
 
 def test_tensorboard_leaves_out_what_is_no_number(tmp_path: Path) -> None:

@@ -339,6 +339,18 @@ def test_a_regression_has_its_residuals(tmp_path: Path) -> None:
     assert "Root mean square error 1," in page._scatter(found)
 
 
+@pytest.mark.parametrize(("targets", "part"), [([1.5, NAN, 2.0], "numbers"), ([0.0, NAN, 1.0], "labels"),
+                                               ([NAN] * 3, "")])
+def test_items_that_are_not_finite_are_left_out_with_a_note(targets: list[float], part: str) -> None:
+    """Their number was the only sign."""
+    notes: list[str] = []
+    found = run.answer(Same(), [(np.ones((3, 1), np.float32), np.array(targets, np.float32)[:, None])], notes)
+    left_out = int(np.isnan(targets).sum())
+    assert notes == [f"{left_out} test items are left out: their outputs or targets are not finite."]
+    assert {"numbers", "labels"} & found.keys() == {part} - {""}
+    assert not part or len(found[part].targets) == 3 - left_out
+
+
 def test_an_autoencoder_has_its_pairs_the_worst_first() -> None:
     x, noise = images(), images() * 0
     noise[3] = 9
@@ -372,6 +384,16 @@ def test_masks_are_counted_by_pixels_and_shown() -> None:
     assert found["answers"].items == "pixels"
     assert [error for error, _ in found["pairs"].rows] == pytest.approx([1 / 16, 0])
     assert "30 of 31 test pixels are right" in page._mistakes(found["answers"])
+
+
+def test_pixels_whose_outputs_are_nan_are_left_out_with_a_note() -> None:
+    """They were counted as the first class, mostly the background, and so as right."""
+    logits, notes = images(2, 3), list[str]()
+    truth = logits.argmax(axis=1)
+    logits[0, 1, :2] = NAN
+    found = run.answer(Same(), [(logits, truth)], notes)["answers"]
+    assert found.counts.sum() == np.trace(found.counts) == 32 - 8
+    assert notes == ["8 test pixels are left out: the net's outputs are NaN."]
 
 
 def test_probabilities_are_not_squashed_a_second_time() -> None:

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 import zlib
 from pathlib import Path
 
@@ -919,6 +920,19 @@ def test_what_a_file_cannot_hold_is_refused_before_the_training(given, said, tmp
     with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
         SaveBest(minidl.nn.Linear(4, 2), tmp_path / "w.h5", data=loader)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_of_other_options_than_the_files_is_warned_of(tmp_path):
+    """Its weights fit, but it computes something else."""
+    save(zoo.build("lenet5", activation="relu"), tmp_path / "w.h5")
+    with pytest.warns(UserWarning, match=re.escape(
+            "w.h5' was saved from 'lenet5' with activation='relu' there and 'tanh' here; if the net is to compute")):
+        load(zoo.build("lenet5"), tmp_path / "w.h5")
+    same = zoo.build("lenet5", activation="relu")
+    same.model_args |= {"of_today": 1, "in_channels": np.int64(1)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(same, tmp_path / "w.h5")
 
 
 # ---------------------------------------------------------------------- the zoo's model of a file

@@ -110,7 +110,8 @@ def load(model: Any, path: Path_ | None = None, *, code: str | Callable[..., Mod
     A .safetensors file of another program, as PyTorch's users write it, has no checksums; counts of batches
     (num_batches_tracked) in it are skipped. A file of Keras 3, net.weights.h5, is read into an nn.Sequential of the
     same layers, and its arrays are converted to our layouts.
-    Raises OSError when there is no file that can be read. Warns of weights that are NaN or infinite (RuntimeWarning).
+    Raises OSError when there is no file that can be read. Warns of weights that are NaN or infinite (RuntimeWarning),
+    and of a model of the same name that was built with other options (UserWarning).
 
     >>> import minidl, tempfile
     >>> from minidl import zoo
@@ -133,7 +134,9 @@ def load(model: Any, path: Path_ | None = None, *, code: str | Callable[..., Mod
     if _is_keras(path):
         state = _from_keras(model, path, own)
     else:
-        state, _ = read(WEIGHTS, path, own, _model_name(model), lambda file: file.foreign or _metadata(file))
+        state, known = read(WEIGHTS, path, own, _model_name(model),
+                            lambda file: {} if file.foreign else _metadata(file))
+        _warn_of_options(path, known, model)
     model.load_state_dict(state)
     _warn_of_nonfinite("load", path, state)
     return model
@@ -175,6 +178,19 @@ def _state(op: str, model: Model) -> dict[str, np.ndarray]:
                          "lists, tuples and dicts there")
     require_storable(op, state)
     return state
+
+
+def _warn_of_options(path: object, known: Mapping[str, Any], model: Model) -> None:
+    """Warn if a model was built with other options than the one of a file: an activation is not among the weights."""
+    def text(value: object) -> str:
+        return json.dumps(value, sort_keys=True, default=lambda each: getattr(each, "tolist", each.__repr__)())
+
+    mine, there = getattr(model, "model_args", {}), known.get("model_args", {})
+    differ = [f"{name}={shown(there[name])} there and {shown(mine[name])} here" for name in there
+              if name in mine and text(mine[name]) != text(there[name])]
+    if differ and known["model"] == _model_name(model):
+        warnings.warn(f"load: '{path}' was saved from {shown(known['model'])} with {listed(differ)}; if the net is to "
+                      "compute the same, build it with the options of the file", UserWarning, stacklevel=3)
 
 
 def _warn_of_nonfinite(op: str, path: object, state: Mapping[str, np.ndarray]) -> None:

@@ -52,11 +52,11 @@ EPS = 1e-3                                 # of Keras's norms by default; a file
 
 
 class _Items:
-    """What flows from layer to layer: whether it is images, whether a Flatten turned these into rows, and how many
-    channels they have; 1 if rows have the same order here and in Keras."""
+    """What flows from layer to layer: whether it is images, or an Embedding's sequences, whether a Flatten turned these
+    into rows, and how many channels they have; 1 if rows have the same order here and in Keras."""
 
     def __init__(self, channels: int | None):
-        self.channels, self.images, self.flat = channels, False, False
+        self.channels, self.images, self.flat, self.sequences = channels, False, False, False
 
     def after(self, layer: Any) -> None:
         """Note what a layer turns them into."""
@@ -66,9 +66,22 @@ class _Items:
         elif kind == "BatchNorm2d":
             self.images, self.channels = True, layer.num_features
         elif kind == "Flatten":
-            self.images, self.flat = False, True
+            self.images, self.flat, self.sequences = False, True, False
         elif kind in ("Linear", "Embedding"):
             self.images, self.flat, self.channels = False, False, 1
+            self.sequences |= kind == "Embedding"
+
+    def require_axis(self, path: str, layer: object) -> None:
+        """Refuse a layer along an axis that is another one in Keras, where channels are last."""
+        kind = type(layer).__name__
+        along_last = (kind == "Linear" or getattr(layer, "axis", None) in (-1, 3)
+                      or len(getattr(layer, "normalized_shape", ())) == 1)
+        if (self.images and along_last) or (self.sequences and kind == "BatchNorm1d"):
+            here, there = ("the last axis of images, which is their width", "their channels") if self.images else (
+                "axis 1 of sequences, which is their length", "what an Embedding gave")
+            way_out = "let a Flatten come before it, or set the parameters by hand"
+            raise WeightsError(f"is of Keras, but {path}{kind} computes along {here} here, and along {there} there; "
+                               f"{'give it axis=1' if kind == 'Softmax' else way_out}")
 
     def ordered(self, path: str, features: int) -> Turn:
         """Reorders an array's first axis from pixels*channels to channels*pixels, if rows were images."""
@@ -89,6 +102,7 @@ def places(model: object) -> dict[str, _Place]:
         known, names = LAYERS.get(type(layer).__name__, ("", ()))
         group = f"{known}_{counts[known]}" if counts[known] else known
         counts[known] += 1
+        items.require_axis(path, layer)
         for i, name in enumerate(name for name in names if getattr(layer, name) is not None):
             shape, turned = _turn(items, type(layer).__name__, f"{path}{name}", getattr(layer, name).shape)
             found[f"{path}{name}"] = _Place(f"{group}.vars.{i}", shape, turned)
@@ -100,9 +114,6 @@ def _turn(items: _Items, kind: str, path: str, shape: tuple[int, ...]) -> tuple[
     """The shape of an array in the file, and how it becomes ours, whose shape is `shape`."""
     if len(shape) == 4:
         return (*shape[2:], shape[1], shape[0]), lambda w: w.transpose(3, 2, 0, 1)
-    if items.images and (kind == "Linear" or (kind == "LayerNorm" and len(shape) == 1)):
-        raise WeightsError(f"is of Keras, but {path} belongs to the last axis of images, which is their width here and "
-                           "their channels there; let a Flatten come before it, or set the parameters by hand")
     if kind == "LayerNorm" and len(shape) == 3:
         return (*shape[1:], shape[0]), lambda w: w.transpose(2, 0, 1)
     if kind == "Linear" and len(shape) == 2:

@@ -193,7 +193,7 @@ def is_number(value: object) -> bool:
     if not isinstance(value, Real) or isinstance(value, bool):
         return False
     size: Any = abs(value)
-    return not MAX_FLOAT < size < math.inf
+    return isinstance(size, (float, np.floating)) or bool(size <= MAX_FLOAT)
 
 
 def curves_figure(metrics: Sequence[Metrics], theme: Theme) -> Figure:

@@ -280,8 +280,8 @@ class Classes:
         return Answers(self.counts, [*named, *map(str, range(len(named), len(self.counts)))], self.shape, self.worst,
                        items)
 
-    def found(self, names: list[str]) -> dict[str, Any]:
-        items = {1: "rows", 3: "images"}.get(len(self.shape), "items")
+    def found(self, names: list[str], items: str = "") -> dict[str, Any]:
+        items = items or {1: "rows", 3: "images"}.get(len(self.shape), "items")
         notes = [f"{self.left_out} test {items} are left out: the net's outputs are NaN."] * (self.left_out > 0)
         return {"notes": notes, **({"answers": self.answers(names, items)} if self.counts.size else {})}
 
@@ -316,7 +316,7 @@ class Images:
 
 class Masks(Images):
     """Of logits (n,classes,h,w) and labels (n,h,w): which pixels are right, and the masks side by side. A label that is
-    not a class does not count."""
+    not a class does not count, nor does a pixel whose outputs are NaN."""
 
     error = "share of wrong pixels"
     columns = "image", "mask", "predicted mask"
@@ -327,7 +327,9 @@ class Masks(Images):
 
     def take(self, images: Tensor, outputs: Tensor, targets: Tensor) -> None:
         labels, classes = targets.numpy(), outputs.shape[1]
-        predictions, known = outputs.numpy().argmax(axis=1), (labels >= 0) & (labels < classes)
+        predictions, unknown = outputs.numpy().argmax(axis=1), np.isnan(outputs.numpy()).any(axis=1)
+        self.pixels.left_out += int(unknown.sum())
+        known = ~unknown & (labels >= 0) & (labels < classes)
         if known.any():
             self.pixels.count(labels[known], predictions[known], classes)
         wrong = (known & (labels != predictions)).sum(axis=(1, 2)) / np.maximum(known.sum(axis=(1, 2)), 1)
@@ -339,8 +341,7 @@ class Masks(Images):
                                    drawn(predictions[i])])
 
     def found(self, names: list[str]) -> dict[str, Any]:
-        counted = {"answers": self.pixels.answers(names, "pixels")} if self.pixels.counts.size else {}
-        return {**super().found(names), **counted}
+        return {**super().found(names), **self.pixels.found(names, "pixels")}
 
 
 class Regression:
@@ -359,10 +360,12 @@ class Regression:
         both = [np.concatenate(each) for each in zip(*self.parts)]
         known = np.isfinite(both[0]).all(axis=1) & np.isfinite(both[1]).all(axis=1)
         targets, outputs = (each[known] for each in both)
+        found: dict[str, Any] = {"notes": [f"{np.sum(~known)} test items are left out: their outputs or targets are "
+                                           "not finite."] * (not known.all())}
         if np.array_equal(np.unique(targets), [0, 1]):
             shares = outputs.min() >= 0 and outputs.max() <= 1
-            return {"labels": Labels(targets == 1, outputs > (0.5 if shares else 0), names)}
-        return {"numbers": Numbers(targets, outputs)} if known.any() else {}
+            return {**found, "labels": Labels(targets == 1, outputs > (0.5 if shares else 0), names)}
+        return {**found, "numbers": Numbers(targets, outputs)} if known.any() else found
 
 
 # What a net is, by outputs, targets and inputs: the first that fits.

@@ -28,7 +28,9 @@ class TensorBoard:
             raise ImportError(f"TensorBoard: tensorboardX cannot be imported ({error}); run "
                               f"{install('tensorboard')}") from None
         os.makedirs(folder, exist_ok=True)
-        self.writer = EventsWriter(os.path.join(folder, "events"))     # its SummaryWriter writes later, on a thread
+        # Its SummaryWriter writes later, on a thread. A file's name has the second: without more, a second run that
+        # begins in the same would replace the first.
+        self.writer = EventsWriter(os.path.join(folder, "events"), f".{time.time_ns()}")
 
     def __call__(self, metrics: Mapping[str, Any]) -> None:
         """Write an epoch's metrics."""
