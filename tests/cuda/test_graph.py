@@ -43,6 +43,7 @@ class Graph:
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
         self.interrupted: str | None = None            # where the next launch ends: "before" or "behind"
+        self.graphExec = self
 
     def launch(self) -> None:
         where, self.interrupted = self.interrupted, None
@@ -143,6 +144,7 @@ def device(compiler: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emul
         monkeypatch.setattr(cupy.cuda, "Device", lambda: SimpleNamespace(id=0, synchronize=lambda: None))
         monkeypatch.setattr(cupy, "empty", running.memory.empty)
         monkeypatch.setattr(cupy.cuda, "get_current_stream", Stream)
+        monkeypatch.setattr(addresses, "_graph_launch", lambda: lambda graph, stream: graph.launch())
         monkeypatch.setattr(compiler_graph, "GraphMemory", OwnMemory)
         monkeypatch.setattr(compiler_graph, "free_all_blocks", lambda: None)
         monkeypatch.setattr(Memory, "set", lambda self, array: self.__setitem__(..., array), raising=False)
@@ -233,6 +235,20 @@ def test_a_start_that_is_interrupted_leaves_no_row_behind(where: str, device: Em
         start(each, [given, taken])
         np.testing.assert_array_equal(mine, given)
         np.testing.assert_array_equal(taken, result)
+
+
+@pytest.mark.slow
+def test_a_start_that_the_driver_refuses_is_cupys(device: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a thread that has no context yet: CuPy gives it one, or raises."""
+    invalid_context = 201
+    monkeypatch.setattr(addresses, "_graph_launch", lambda: lambda graph, stream: invalid_context)
+    mine, given = cupy.zeros(3, np.float32), cupy.asarray(random((3,), 0))
+    each, graph = copying([mine], [])
+    start(each, [given])
+    np.testing.assert_array_equal(mine, given)
+    graph.interrupted = "before"
+    with pytest.raises(KeyboardInterrupt):
+        start(each, [given])
 
 
 @pytest.mark.slow
