@@ -483,8 +483,9 @@ def test_gpu_an_interrupted_start_leaves_no_row_behind(monkeypatch: pytest.Monke
                 if started:
                     graph.launch()
                 raise KeyboardInterrupt
-            replay.addresses.graph = SimpleNamespace(launch=launch)
-            with pytest.raises(KeyboardInterrupt):
+            replay.addresses.graph = SimpleNamespace(launch=launch, graphExec=0)
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr("minidl.ops.cuda.launch.addresses._graph_launch", lambda: lambda *_: 1)
                 step(Tensor(np.full(5, -1, np.float32), device="cuda"))
             replay.addresses.graph = graph
         assert step(Tensor(np.full(5, i, np.float32), device="cuda")).tolist() == [2.0 * i] * 5

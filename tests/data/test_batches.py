@@ -612,10 +612,10 @@ def test_gpu_an_epoch_is_queued_without_waiting() -> None:
     for compiled in (run.step, run.look):
         entries = [entry for found in compiled._programs.values() for entry in found]
         assert [type(entry.replay) for entry in entries] == [AsGraph, AsGraph]
-    sizes = list(run.batches)
+    iter(run.batches)
     with nobody_waits():
-        for size in sizes:
-            run.step((size,), size)                            # as in an epoch: the images of all ranks
+        for given in run.given:                                # as in an epoch
+            run.step(*given)
     assert np.isfinite(run.metrics.read()[0])
 
     w = Tensor([1.0, 2.0], requires_grad=True, device="cuda")
