@@ -160,11 +160,11 @@ def _compiled_by() -> str:
     return hashlib.sha256("\n".join([version, *texts]).encode()).hexdigest()
 
 
-def built(folder: Path, text: str, *commands: Iterable[str]) -> Path:
+def built(folder: Path, text: str, *commands: Iterable[str], suffix: str = ".so") -> Path:
     """A source as a shared library in a folder, or in $MINIDL_EMULATED; compiled if it is not there.
 
     commands: the compiler's arguments, which make kernel.so of kernel.cpp. Its name is the digest of all that it
-    depends on, and it moves there when it is whole, so that several processes can use the folder at once.
+    depends on, and a suffix; and it moves there when it is whole, so that several processes can use the folder at once.
 
     Raises subprocess.CalledProcessError, with the compiler's messages as `stderr`, if it does not compile.
     """
@@ -172,7 +172,7 @@ def built(folder: Path, text: str, *commands: Iterable[str]) -> Path:
     key = hashlib.sha256(repr((_compiled_by(), text, commands)).encode()).hexdigest()[:32]
     folder = Path(os.environ.get("MINIDL_EMULATED") or folder).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    library = folder / f"{key}.so"
+    library = folder / f"{key}{suffix}"
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=folder) as place:
             Path(place, "kernel.cpp").write_text(text, encoding="utf-8")
@@ -202,6 +202,12 @@ class Compiler:
         """The library that runs grids."""
         return self.library((HERE / "scheduler.cpp").read_text(encoding="utf-8"))
 
+    @functools.cached_property
+    def standard(self) -> Path:
+        """The standard headers; beside it is what g++ takes in their place, precompiled."""
+        return built(self._folder, (HERE / "standard.h").read_text(encoding="utf-8"),
+                     [*OPTIONS, "-x", "c++-header", "-o", "kernel.so", "kernel.cpp"], suffix=".h.gch").with_suffix("")
+
     def library(self, text: str, *options: str) -> Path:
         """A source as a shared library. Raises RuntimeError with the compiler's message if it does not compile."""
         try:
@@ -211,7 +217,7 @@ class Compiler:
 
     def kernel(self, text: str, *options: str) -> ctypes.CDLL:
         """A translated source, whose function is `run`."""
-        return loaded(self.library(text, str(self.scheduler), *options))
+        return loaded(self.library(text, "-include", str(self.standard), str(self.scheduler), *options))
 
 
 # ---------------------------------------------------------------- kernels whose accesses are seen

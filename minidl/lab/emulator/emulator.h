@@ -2,12 +2,7 @@
 //
 // The loader takes out the functions of common.cuh and mma.cuh that hold instructions of the GPU. Those here replace
 // them: Pack and start_copy check the alignment that vector accesses need, and copies arrive when they are awaited.
-#include <cstddef>
-#undef _GLIBCXX_USE_STD_SPEC_FUNCS                       // or <cmath> brings 1,900 lines that no kernel needs
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <initializer_list>
+#include "standard.h"
 
 #define POISON                                           // generated kernels forget what an image left
 #ifndef REAL

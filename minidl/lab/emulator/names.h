@@ -1,11 +1,4 @@
 // More of CUDA's names, most of which only kernels of users need: atomics, fences, votes, vectors, mathematics.
-#include <math.h>
-#include <stdlib.h>
-
-#include <cassert>
-#include <cstdio>
-#include <type_traits>
-
 // Not looked at as plain accesses (watch.cpp), and never part of the kernel's own code.
 #define UNWATCHED __attribute__((noinline, no_sanitize("thread"), no_sanitize_coverage))
 
