@@ -21,26 +21,37 @@ newest=$(tail -n 1 <<<"$found" | cut -d ' ' -f 2)
 # The lock names the compiler of kernels: with another one, each row would be another.
 nvrtc=$(sed -n '1s/^nvrtc /nvidia-cuda-nvrtc==/p' tests/cuda/kernels.lock)
 
-# environment FOLDER PYTHON PACKAGE...: a new one; what is large is installed in the background, while tests run.
-declare -A making
+# environment FOLDER EXTRAS PYTHON PACKAGE...: a new one, with what setup.cfg names for the extras; it is all installed in
+# the background, while tests run.
+declare -A making extras
 environment() {
-    local folder=$1 python=$2
-    shift 2
-    (rm -rf "$folder" && "$python" -m venv "$folder" && "$folder/bin/pip" install --quiet pytest-xdist "$@") &
+    local folder=$1 python=$3
+    extras[$folder]=$2
+    shift 3
+    mapfile -t needed < <("$python" -c 'import configparser, sys
+found = configparser.ConfigParser()
+found.read("setup.cfg")
+print(found["options"]["install_requires"], *map(found["options.extras_require"].get, sys.argv[1].split(",")), sep="\n")
+' "${extras[$folder]}" | sed '/^$/d')
+    (rm -rf "$folder" && "$python" -m venv "$folder" &&
+        "$folder/bin/pip" install --quiet pytest-xdist "$@" "${needed[@]}") &
     making[$folder]=$!
 }
 
-# ready FOLDER EXTRAS: wait for it, and add minidl. One after the other: each writes minidl.egg-info.
+# ready FOLDER: wait for it, and add minidl. One after the other: each writes minidl.egg-info.
 ready() {
     wait "${making[$1]}"
-    "$1/bin/pip" install --quiet -e ".[$2]"
+    "$1/bin/pip" install --quiet -e ".[${extras[$1]}]"
     "$1/bin/python" --version
 }
 
-newest_environment() { environment .venv-newest "$newest" cupy-cuda13x==14.2.0 'cuda-core[cu13]' "$nvrtc"; }
-newest_ready() { ready .venv-newest dev,docs,plot,image,safetensors,onnx,tensorboard,mpi; }
-torch_environment() { environment .venv-torch python3 torch==2.13.0; }
-torch_ready() { ready .venv-torch test,onnx; }
+newest_environment() {
+    environment .venv-newest dev,docs,plot,image,safetensors,onnx,tensorboard,mpi "$newest" \
+        cupy-cuda13x==14.2.0 'cuda-core[cu13]' "$nvrtc"
+}
+newest_ready() { ready .venv-newest; }
+torch_environment() { environment .venv-torch test,onnx python3 torch==2.13.0; }
+torch_ready() { ready .venv-torch; }
 
 # stage TEXT: what begins now, and how long all took until here: seconds, processor time of this shell, of what it ran
 stage() {

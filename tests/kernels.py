@@ -46,7 +46,7 @@ ARCHITECTURES = 75, 80, 86, 90, 100, 120   # not 89: its machine code is that of
 SPILLS = {                                 # (file, architecture) -> bytes that a kernel may spill; else none
     ("layers/loss/cross_entropy.cu", 120): 8}     # the fused loss of doubles, at 1024 threads per block
 MAX_CHANGED = 600                          # pairs that a check compiles: three minutes on two cores
-SAMPLE = 0.02                              # of the pairs whose rows are as they should be
+SAMPLE = 0.01                              # of the pairs whose rows are as they should be
 UNIT = 8                                   # registers that a thread gets at a time; runs of the compiler
                                            # differ by fewer: of 5,679 pairs one has 225 or 227
 THREADS = int(os.environ.get("WORKERS", 2))   # as in .ci/deep
