@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial, wraps
 from types import ModuleType
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, overload
@@ -13,6 +13,7 @@ import numpy as np
 from ...core.mode import mode
 from ...core.tensor import Array, Backward, Node, Tensor, counted, share, wrap
 from .backend import BACKENDS, primitives_of
+from .checked import checks_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,10 +70,8 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
 
     @wraps(body)
     def call(*inputs: Any, **options: Any) -> Tensor:
-        if options and not options.keys() <= named.keys():
-            options = renamed(name, options, named)
-        if len(inputs) != arity and not variadic:
-            inputs = _bind(name, inputs_of, inputs, options, [*named], by_place)
+        if (len(inputs) != arity and not variadic) or (options and not options.keys() <= named.keys()):
+            inputs, options = _bind(name, inputs_of, inputs, options, [*named], by_place)
         arrays: list[Any] = []
         sources: list[Node | Tensor | None] = []
         need: list[bool] = []
@@ -82,16 +81,10 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                 array = t._data
                 if first is None:
                     first, dtype = array, array.dtype
-                    kind = dtype.kind
-                    if dtype.char in NOT_COMPUTED:
-                        _refuse(name, array, parameters, named, options)
-                elif array.dtype is not dtype or array.__class__ is not first.__class__:
-                    if array.__class__ is not first.__class__ or len(arrays) not in integer:
-                        if (numbered := _masks_as_numbers(inputs, integer)) is not None:
-                            return call(*numbered, **options)
-                        _check_same(name, inputs, integer)
-                    if array.dtype.char in NOT_COMPUTED:
-                        _refuse(name, array, parameters, named, options)
+                elif array.__class__ is not first.__class__ or (array.dtype is not dtype and (
+                        len(arrays) not in integer or array.dtype.char in NOT_COMPUTED)):
+                    if (numbered := _masks_as_numbers(name, inputs, integer)) is not None:
+                        return call(*numbered, **options)
                 arrays.append(array)
                 sources.append(t.node or t)
                 need.append(t.requires_grad)
@@ -99,27 +92,24 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                 arrays.append(None if t is None and len(arrays) in optional else _number(name, t, numbers))
                 sources.append(None)
                 need.append(False)
-        if first is None or (floating and kind != "f") or (options and not options.keys() <= named.keys()):
-            _refuse(name, first, parameters, named, options)
-        recorder = mode.recorder
+        if first is None or dtype.char in NOT_COMPUTED or (floating and dtype.kind != "f"):
+            _refuse(name, first)
         try:
-            if not recorder.recording:
+            if not mode.recorder.recording:
                 k = BACKENDS.get(first.__class__) or primitives_of(first)
                 made = body(k, *arrays, **options)
                 y, backward = made if made.__class__ is tuple and len(made) == 2 else _no_pair(name, made)
             else:
-                recorder.given(*inputs)
+                mode.recorder.given(*inputs)
                 k = primitives_of(first)
-                y, backward = recorder.run(name, body, k, arrays, options)
-            if kind != "f" and y.dtype.kind == "f":
+                y, backward = mode.recorder.run(name, body, k, arrays, options)
+            if dtype.kind != "f" and y.dtype.kind == "f":
                 y, backward = _of_integers(y, backward, name, body, k, arrays, options)
         except (TypeError, ValueError, OverflowError) as error:
             raise _named(name, error, inputs) from error
         node = None
         if backward is not None and mode.grad and True in need:
             if not ours:
-                from .checked import checks_of
-
                 backward = checks_of(name, arrays)(backward)
             node = Node(name, k, tuple(sources), tuple(need), backward, id(y))
         result = wrap(y, node)
@@ -152,12 +142,8 @@ def _weigh(result: Tensor, inputs: tuple[Any, ...]) -> None:
         result.weights, = held.values()
 
 
-def _refuse(name: str, first: Array | None, parameters: list[inspect.Parameter], named: Container[str],
-            options: dict[str, Any]) -> NoReturn:
-    """Raise TypeError for inputs or options that an op does not take. first: the first array, or the one at fault."""
-    if unknown := sorted(option for option in options if option not in named):
-        raise TypeError(f"{name}: does not take {', '.join(unknown)}; it takes "
-                        f"{', '.join(p.name for p in parameters)}")
+def _refuse(name: str, first: Array | None) -> NoReturn:
+    """Raise TypeError for inputs that an op does not take. first: the first array, or the one at fault."""
     if first is None:
         raise TypeError(f"{name}: got no Tensor but needs at least one; wrap an input in minidl.Tensor(...)")
     if first.dtype.char in NOT_COMPUTED:
@@ -211,7 +197,19 @@ def also(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _bind(name: str, inputs_of: list[inspect.Parameter], inputs: tuple[Any, ...], options: dict[str, Any],
-          named: list[str], by_place: int | None) -> tuple[Any, ...]:
+          named: list[str], by_place: int | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """All inputs, and all options by their own names. Raises TypeError for options that an op does not take."""
+    options = renamed(name, options, named)
+    if not any(p.kind is p.VAR_POSITIONAL for p in inputs_of):
+        inputs = _filled(name, inputs_of, inputs, options, named, by_place)
+    if unknown := sorted(options.keys() - {*named}):
+        raise TypeError(f"{name}: does not take {', '.join(unknown)}; it takes "
+                        f"{', '.join([*(p.name for p in inputs_of), *named])}")
+    return inputs, options
+
+
+def _filled(name: str, inputs_of: list[inspect.Parameter], inputs: tuple[Any, ...], options: dict[str, Any],
+            named: list[str], by_place: int | None) -> tuple[Any, ...]:
     """Fill the inputs that were given by name or left to their default; what follows the inputs are options."""
     more = inputs[len(inputs_of):]
     if by_place is not None and len(more) > by_place:
@@ -255,14 +253,19 @@ def _number(name: str, value: object, numbers: bool) -> int | float | bool:
                     f"{' or a plain number' if numbers else ''}; wrap it in minidl.Tensor(...)")
 
 
-def _masks_as_numbers(inputs: tuple[Any, ...], integer: frozenset[int]) -> tuple[Any, ...] | None:
-    """Inputs of an op whose masks became numbers of the others' dtype; None if these have several, or none."""
+def _masks_as_numbers(name: str, inputs: tuple[Any, ...], integer: frozenset[int]) -> tuple[Any, ...] | None:
+    """Inputs of an op whose masks became numbers of the others' dtype; None if there is nothing to change. Raises
+    TypeError and ValueError for inputs of which together nothing is computed."""
     places = [i for i, t in enumerate(inputs) if isinstance(t, Tensor) and i not in integer]
     others = {inputs[i].dtype for i in places} - {np.dtype(bool)}
-    if len(others) != 1 or all(inputs[i].dtype != np.bool_ for i in places):
-        return None
-    return tuple(t.to(dtype=next(iter(others))) if i in places and t.dtype == np.bool_ else t
-                 for i, t in enumerate(inputs))
+    if len(others) == 1 and any(inputs[i].dtype == np.bool_ for i in places):
+        return tuple(t.to(dtype=next(iter(others))) if i in places and t.dtype == np.bool_ else t
+                     for i, t in enumerate(inputs))
+    for t in inputs:
+        if isinstance(t, Tensor) and t.dtype.char in NOT_COMPUTED:
+            _refuse(name, t._data)
+    _check_same(name, inputs, integer)
+    return None
 
 
 def _check_same(name: str, inputs: tuple[Any, ...], integer: frozenset[int]) -> None:
