@@ -127,21 +127,24 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor, **named: tuple[int, 
             net(*given, **by_name)
         return watcher, [*given, *by_name.values()]
 
-    (watcher, examples), paths = floats_or_ids(run), {id(module): path for path, module in net.named_modules()}
-    rows, seen = [], set[int]()
-    for call in watcher.calls:
-        module = call.module
-        held = _own_tensors(module)
+    watcher, examples = floats_or_ids(run)
+    trained = [t for _, t in tensors if t.requires_grad]
+    parameters = sum(t.size for t in trained)
+    return Summary(tuple(_rows(net, watcher.calls)), tuple(example.shape for example in examples), parameters,
+                   sum(t.size for _, t in tensors) - parameters, sum(call.multiply_adds for call in watcher.calls),
+                   sum(t.size * t.dtype.itemsize for t in trained), watcher.value_bytes)
+
+
+def _rows(net: Module, calls: list[_Call]) -> Iterator[Row]:
+    """What each call of a Module is in the table; a Tensor counts where it is first held."""
+    paths, seen = {id(module): path for path, module in net.named_modules()}, set[int]()
+    for call in calls:
+        held = _own_tensors(call.module)
         new = [t for t in held if id(t) not in seen]
-        rows.append(Row(paths[id(module)], call.depth, _kind(module), call.shapes,
-                        sum(t.size for t in new if t.requires_grad), sum(t.size for t in new if not t.requires_grad),
-                        call.multiply_adds, bool(held) and not new))
+        trained = sum(t.size for t in new if t.requires_grad)
+        yield Row(paths[id(call.module)], call.depth, _kind(call.module), call.shapes, trained,
+                  sum(t.size for t in new) - trained, call.multiply_adds, bool(held) and not new)
         seen |= {*map(id, held)}
-    return Summary(tuple(rows), tuple(example.shape for example in examples),
-                   sum(t.size for _, t in tensors if t.requires_grad),
-                   sum(t.size for _, t in tensors if not t.requires_grad),
-                   sum(call.multiply_adds for call in watcher.calls),
-                   sum(t.size * t.dtype.itemsize for _, t in tensors if t.requires_grad), watcher.value_bytes)
 
 
 def floats_or_ids(run: Callable[[bool], T]) -> T:
