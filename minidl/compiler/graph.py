@@ -142,6 +142,13 @@ def _captured(stream: cupy.cuda.Stream | None = None) -> Iterator[None]:
         raise NotCaptured(f"{type(error).__name__}: {error}") from error
 
 
+def _require_apart(inputs: dict[Slot, Array], written: Collection[Slot]) -> None:
+    """Refuse an input that is written and shares its memory with another one."""
+    owners = {slot: id(array if array.base is None else array.base) for slot, array in inputs.items()}
+    if any(slot in written and [*owners.values()].count(owner) > 1 for slot, owner in owners.items()):
+        raise NotCaptured("an argument that the step changes shares its memory with another one")
+
+
 class AsGraph:
     """One CUDA graph of all launches, with memory of its own that lives as long as it does. Values whose lifetimes do
     not overlap share it, see `SideStreams`.
@@ -165,14 +172,10 @@ class AsGraph:
         self.memory = GraphMemory()
         self.lock = threading.RLock()
         arrays, written = arrays_of(program, given), program.written()
-        owners = {slot: id(array if array.base is None else array.base)
-                  for slot, array in zip(calls.inputs, arrays, strict=True)}
-        if any(slot in written and [*owners.values()].count(owner) > 1 for slot, owner in owners.items()):
-            raise NotCaptured("an argument that the step changes shares its memory with another one")
+        _require_apart(dict(zip(calls.inputs, arrays, strict=True)), written)
         self.copied = [i for i in range(len(arrays)) if i not in fixed]
         self.back = [at for at, i in enumerate(self.copied) if calls.inputs[i] in written]
-        self.read = sorted({value.number for call in program.calls for value in leaves((call.arguments, call.options))
-                            if isinstance(value, Dynamic)})
+        self.read = program.numbers_read()
         returned = [*dict.fromkeys(v for v in leaves(program.outputs) if isinstance(v, Slot))]
         self.returned = {slot: f"made{i}" for i, slot in enumerate(returned)}
         made = returned + [slot for place, slot in program.grads if slot is not None and isinstance(place, int)]

@@ -146,6 +146,11 @@ class Program:
         """The values that are needed after the run."""
         return {slot for slot in leaves((self.outputs, [slot for _, slot in self.grads])) if isinstance(slot, Slot)}
 
+    def numbers_read(self) -> list[int]:
+        """Which of the dynamic numbers calls read, in their order."""
+        return sorted({value.number for call in self.calls for value in leaves((call.arguments, call.options))
+                       if isinstance(value, Dynamic)})
+
     def __repr__(self) -> str:
         lines = [f"program of {len(self.calls)} calls; inputs "
                  f"{', '.join(f'{slot!r} {slot.dtype}{list(slot.shape)}' for slot in self.inputs) or 'none'}"]
