@@ -222,21 +222,7 @@ def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
         return with_recipe(args)
     config = by_first(lambda: read_config(Path(run) / "config.json" if run else args.config))
     file = str(Path(run) / "config.json") if run else args.config
-    of_run = []
-    for name in vars(args):
-        if name in OF_ONE_CALL or (value := config.get(name)) is None or (args.eval and name == "load"):
-            continue                       # a run began with the weights of its --load, and has others now
-        if name == "model":                # the user says where its code is
-            value = args.model if value not in list(zoo.MODELS) and is_code(args.model) else str(value)
-        if not _is_setting(value):
-            raise ValueError(f"run folder: '{file}' has a {name} of {shown(value)} but a setting is a number, a text, "
-                             "or a list or an object of these; correct it")
-        if name != "plugin" and not (name == "model" and is_code(value) and value != args.model):
-            of_run += _flags(name, value)
-        elif name == "model" or not args.plugin:       # the file may be a stranger's
-            raise ValueError(f"'{file}' names code, which is run only if the command line names it; if you trust it, "
-                             f"add {repr(shlex.join(_flags(name, value))[:1000])[1:-1]}, else remove \"{name}\" from "
-                             "that file")
+    of_run = _flags_of(config, file, args)
     if config.get("program"):              # as RunFolder writes it
         if args.resume:
             raise ValueError(f"{run} is the run of a program, which alone can go on with it: fit(..., resume=True); "
@@ -257,6 +243,27 @@ def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
             raise ValueError(f"{' '.join(_flags(name, asked))} contradicts the run in {run}, which has {had}; leave it "
                              "out")
     return both
+
+
+def _flags_of(config: dict[str, Any], file: str, args: argparse.Namespace) -> list[str]:
+    """The settings of a config.json as flags. Raises ValueError for what is not a setting, and for code that the
+    command line does not name."""
+    flags = []
+    for name in vars(args):
+        if name in OF_ONE_CALL or (value := config.get(name)) is None or (args.eval and name == "load"):
+            continue                       # a run began with the weights of its --load, and has others now
+        if name == "model":                # the user says where its code is
+            value = args.model if value not in list(zoo.MODELS) and is_code(args.model) else str(value)
+        if not _is_setting(value):
+            raise ValueError(f"run folder: '{file}' has a {name} of {shown(value)} but a setting is a number, a text, "
+                             "or a list or an object of these; correct it")
+        if name != "plugin" and not (name == "model" and is_code(value) and value != args.model):
+            flags += _flags(name, value)
+        elif name == "model" or not args.plugin:       # the file may be a stranger's
+            raise ValueError(f"'{file}' names code, which is run only if the command line names it; if you trust it, "
+                             f"add {repr(shlex.join(_flags(name, value))[:1000])[1:-1]}, else remove \"{name}\" from "
+                             "that file")
+    return flags
 
 
 def splits_by_seed(chosen: str) -> bool:
@@ -443,12 +450,6 @@ def start_from_images(model: nn.Module, train: data.Data, where: str, preprocess
         model.start_from(minidl.Tensor(images))
 
 
-def result(metrics: dict[str, Any]) -> str:
-    """How good it is on the test set, in words: the accuracy, if there is one."""
-    accuracy = metrics.get("test_accuracy", math.nan)
-    return f"test loss {metrics['test_loss']:.4f}" if math.isnan(accuracy) else f"test accuracy {100 * accuracy:.2f} %"
-
-
 def loss_of(model: nn.Module, smoothing: float = 0.0) -> Callable[..., minidl.Tensor]:
     """The loss that a model brings, also a model inside Views; else the cross entropy."""
     model = model.net if isinstance(model, Views) else model
@@ -547,9 +548,7 @@ def run(args: argparse.Namespace, report: bool = True) -> None:
         by_first(lambda: minidl.save(model, folder.weights, data=train_loader))
         if report and world.rank == 0:
             _pictures(folder, model, test_loader)
-    of_views = f" (mean of views, --tta {args.tta}; minidl predict takes one)" * bool(TTA[args.tta])
-    say(f"{args.model} on {train.name}: {result(last)}{of_views} after {args.epochs} "
-        f"epoch{'' if args.epochs == 1 else 's'} in {time.perf_counter() - start:.1f} s ({where}); "
+    say(f"{args.model} on {train.name}: {_reached(args, last)} in {time.perf_counter() - start:.1f} s ({where}); "
         + _next(folder, last))
 
 
@@ -567,6 +566,14 @@ def _folder(args: argparse.Namespace, config: dict[str, Any], data_name: str, be
                  f"{args.epochs} epochs from the start give")
     folder.config, folder.names = config, {"model": args.model, "data": data_name}
     return folder
+
+
+def _reached(args: argparse.Namespace, last: dict[str, Any]) -> str:
+    """How good a finished run is on the test set: the accuracy, if there is one; and after how many epochs."""
+    accuracy = last.get("test_accuracy", math.nan)
+    result = f"test loss {last['test_loss']:.4f}" if math.isnan(accuracy) else f"test accuracy {100 * accuracy:.2f} %"
+    of_views = f" (mean of views, --tta {args.tta}; minidl predict takes one)" * bool(TTA[args.tta])
+    return f"{result}{of_views} after {args.epochs} epoch{'' if args.epochs == 1 else 's'}"
 
 
 def _next(folder: RunFolder, last: dict[str, Any]) -> str:
