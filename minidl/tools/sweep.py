@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from minidl.data import DataLoader, Dataset, Table
 from minidl.data.once import unchanging
 from minidl.data.sources import counted
 from minidl.distributed import by_first, current, start
-from minidl.distributed.world import alone
+from minidl.distributed.world import World, alone
 from minidl.nn.weights import warn_of_change
 from minidl.ops.cpu import parallel
 from minidl.training import RunFolder, fit, read_config, read_metrics
@@ -39,7 +39,7 @@ from .cli.runs import aligned, outcome, place, shown
 from .plot.figures import short, write
 from .plot.page import Run, document, number_table
 from .plot.svg import chart, series
-from .workers import Job, Net, in_processes, in_threads, one_by_one, packed
+from .workers import Job, Net, Outcome, train_all
 
 FILE, ROWS, PAGE = "sweep.json", "sweep.jsonl", "sweep.html"
 REPEATS = ("seed", "fold")                 # settings over which results spread: none of their values is better
@@ -88,9 +88,6 @@ def trained(nets: Sequence[Net], job: Job, workers: int, device: str, *, facts: 
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         sys.exit(1)                        # a script without `if __name__ == "__main__"`: the first process says so
-    sent, why_not = packed(job) if workers and device == "cpu" else (b"", "")
-    if why_not and say:
-        say(f"sweep: trains one net after another in this process, since {why_not}")
     world, rows = current(), dict[str, Row]()
     told = json.dumps({**facts, "nets": [{name: text(value) for name, value in net.settings.items()} for net in nets]},
                       indent=2)              # as it is read back
@@ -107,32 +104,17 @@ def trained(nets: Sequence[Net], job: Job, workers: int, device: str, *, facts: 
         if world.rank == 0:
             written()
 
-    def begin() -> dict[str, tuple[str, str]]:
-        kept = _begun(nets, told, job.folder, resume)
-        held = stack.enter_context((job.folder / FILE).open("rb"))
-        lock(held.fileno(), f"sweep: another process is at the sweep in {job.folder}; wait for its end, or stop it")
-        return kept
-
     with ExitStack() as stack:
-        kept = by_first(begin)
-        left = [net for net in nets if net.name not in kept]
-        # At random, or the nets of one rate or width, each k-th, could all come to one rank
-        mine = np.random.Generator(np.random.Philox(0)).permutation(len(left))[world.rank::world.size]
-        todo = [left[i] for i in sorted(mine)]
+        kept = by_first(lambda: _begun(nets, told, job.folder, resume, stack))
+        todo = _of_rank(world, [net for net in nets if net.name not in kept])
         for net in nets:
             if net.name in kept:
                 done(net, *kept[net.name])
         ours = [net for net in nets if net.name in kept or net in todo]
         bar = _Bar(ours, job.folder, progress and world.rank == 0, rows)
         try:
-            workers = min(workers, len(todo))
             with alone():
-                if sent:
-                    in_processes(todo, sent, workers, parallel.threads(), done, bar.look)
-                elif workers > 1 and device == "cuda":
-                    in_threads(todo, job, workers, done, bar.look)
-                else:
-                    one_by_one(todo, job, done, bar.look)
+                train_all(todo, job, workers, device, done, bar.look, say)
         finally:
             bar.progress.close()
         rows = {name: row for each in world.gather(rows) for name, row in each.items()}
@@ -150,16 +132,30 @@ def of_data(*parts: Items) -> dict[str, str]:
             for name, digest in contents_of(DataLoader(part, 1)).items()}
 
 
-def _begun(nets: Sequence[Net], told: str, folder: Path, resume: bool) -> dict[str, tuple[str, str]]:
-    """Make the folder, or see that it is of these nets, of which sweep.json says what was `told`. Returns the state of
-    those that are done, and why."""
-    if not (folder / FILE).exists():
+def _of_rank(world: World, nets: Sequence[Net]) -> list[Net]:
+    """Those that a rank trains: at random, or the nets of one rate or width, each k-th, could all come to one rank."""
+    mine = np.random.Generator(np.random.Philox(0)).permutation(len(nets))[world.rank::world.size]
+    return [nets[i] for i in sorted(mine)]
+
+
+def _begun(nets: Sequence[Net], told: str, folder: Path, resume: bool, stack: ExitStack) -> dict[str, Outcome]:
+    """Make the folder, or see that it is of these nets, of which sweep.json says what was `told`; it is this process's
+    until the stack is closed. Returns the state of those that are done, and why."""
+    new = not (folder / FILE).exists()
+    if new:
         folder.mkdir(parents=True, exist_ok=True)
         write(folder / FILE, f"{told}\n".encode())
-        return {}
-    if not resume:
+    elif not resume:
         raise ValueError(f"sweep: {folder} holds a sweep already; go on with it by --resume {folder}, in Python by "
                          "resume=True, or name another folder")
+    kept = {} if new else _kept(nets, told, folder)
+    held = stack.enter_context((folder / FILE).open("rb"))
+    lock(held.fileno(), f"sweep: another process is at the sweep in {folder}; wait for its end, or stop it")
+    return kept
+
+
+def _kept(nets: Sequence[Net], told: str, folder: Path) -> dict[str, Outcome]:
+    """The state of the nets that are done in a folder, and why. Raises ValueError if it is of other nets."""
     there, here = read_config(folder / FILE), json.loads(told)
     warn_of_change(folder / FILE, there.get("code"), here.pop("code"))
     wrong = differences(there.get("data"), here.pop("data"))
@@ -347,44 +343,12 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     """
     given = {"epochs": epochs, "batch_size": batch_size, "optimizer": optimizer, "schedule": schedule, **settings,
              "seed": seed, **({"fold": range(fold)} if type(fold) is int else {})}
-    lists = {name: value.tolist() if isinstance(value, np.ndarray) else list(value) for name, value in given.items()
-             if isinstance(value, (list, range, np.ndarray))}
-    fixed = {name: value for name, value in given.items() if name not in lists}
-    if fold is not None and (type(fold) is not int or fold < 2):
-        raise ValueError(f"sweep: fold is {fold!r} but must be an int of at least 2, the parts of the data")
-    if empty := [name for name, value in lists.items() if not value]:
-        raise ValueError(f"sweep: {empty[0]} has no values; give at least 1")
-    if fold is None and not (isinstance(data, (tuple, list)) and len(data) == 2):
-        raise ValueError(f"sweep: data is a {type(data).__name__} but must be (train, test), or one data set with "
-                         "fold=k, which holds out a part")
-    options = [name for name in inspect.signature(DataLoader).parameters if name not in OF_NETS]
-    if wrong := [name for name in loader or {} if name not in options]:
-        raise ValueError(f"sweep: loader has {wrong[0]!r} but may have {', '.join(options)}; the sweep itself gives "
-                         f"{', '.join(OF_NETS)}, of which batch_size and seed can be named, as in sweep(..., seed=3)")
-    if start().rank:
-        say = None
-    nets = combined(lists, lambda each: {**fixed, **each}["epochs"])
-    model, where = zoo.find(build), devices.resolve(device)
-    for net in nets:
-        _split_settings(model, {**fixed, **net.settings})
-    measured = metrics.items() if isinstance(metrics, Mapping) else ()
-    for what, each in (("loss", loss), *((f"metric {name!r}", each) for name, each in measured)):
-        try:
-            copy.deepcopy(each)
-        except (TypeError, copy.Error) as error:
-            raise TypeError(f"sweep: the {what} is a {type(each).__name__} but must be one that can be copied, since "
-                            f"each net has its own ({error}); pass a function, or a Module without what cannot be "
-                            "copied") from error
-    place_ = by_first(lambda: Path(folder) if folder is not None else new_folder(model.name))
-    shared = {"build": build, "data": data, "fold": fold, "fixed": fixed, "loss": loss, "metrics": metrics,
-              "callbacks": callbacks, "loader": dict(loader or {}), "device": where}
-    given |= {"loss": loss, **{f"loader {name}": value for name, value in shared["loader"].items()}}
-    facts = {"program": True, "model": model.name, "code": model.code,
-             "data": of_data(*([data] if fold is not None else data)),
-             "fixed": {name: text(value) for name, value in given.items() if name not in lists}}
-    found = trained(nets, Job(place_, _fit, shared, unchanging),
-                    most_at_once(where) if workers is None else workers, where, facts=facts, resume=resume,
-                    progress=progress, say=say)
+    say = None if start().rank else say
+    program = _Program(build, data, fold, given, loss, metrics, callbacks, dict(loader or {}), devices.resolve(device))
+    nets, facts = program.nets(), program.facts()
+    place_ = by_first(lambda: Path(folder) if folder is not None else new_folder(facts["model"]))
+    found = trained(nets, Job(place_, _fit, program, unchanging), most_at_once(program.device) if workers is None else
+                    workers, program.device, facts=facts, resume=resume, progress=progress, say=say)
     found.build = None if isinstance(build, str) and build in zoo.MODELS else build
     return found
 
@@ -402,6 +366,60 @@ def new_folder(name: str) -> Path:
     stem = f"{re.sub(r'[.]py:|[^A-Za-z0-9_.-]+', '-', name)}-sweep-{time.strftime('%Y%m%d-%H%M%S')}"
     paths = (Path("runs") / (f"{stem}-{i}" if i else stem) for i in itertools.count())
     return next(path for path in paths if not path.exists())
+
+
+class _Program(NamedTuple):
+    """What a sweep in Python is given, which each worker gets. given: the settings, of one value or of several."""
+
+    build: Build
+    data: Items
+    fold: int | None
+    given: dict[str, Any]
+    loss: Callable[..., Any] | None
+    metrics: Mapping[str, Callable[..., Any]] | None
+    callbacks: Callable[..., Any] | None
+    loader: dict[str, Any]
+    device: str
+
+    def lists(self) -> dict[str, list[Any]]:
+        """The settings of several values."""
+        return {name: value.tolist() if isinstance(value, np.ndarray) else list(value)
+                for name, value in self.given.items() if isinstance(value, (list, range, np.ndarray))}
+
+    def nets(self) -> list[Net]:
+        """A net for each combination of settings. Raises ValueError and TypeError for what cannot be trained."""
+        if self.fold is not None and (type(self.fold) is not int or self.fold < 2):
+            raise ValueError(f"sweep: fold is {self.fold!r} but must be an int of at least 2, the parts of the data")
+        if empty := [name for name, value in self.lists().items() if not value]:
+            raise ValueError(f"sweep: {empty[0]} has no values; give at least 1")
+        if self.fold is None and not (isinstance(self.data, (tuple, list)) and len(self.data) == 2):
+            raise ValueError(f"sweep: data is a {type(self.data).__name__} but must be (train, test), or one data set "
+                             "with fold=k, which holds out a part")
+        options = [name for name in inspect.signature(DataLoader).parameters if name not in OF_NETS]
+        if wrong := [name for name in self.loader if name not in options]:
+            raise ValueError(f"sweep: loader has {wrong[0]!r} but may have {', '.join(options)}; the sweep itself "
+                             f"gives {', '.join(OF_NETS)}, of which batch_size and seed can be named, as in "
+                             "sweep(..., seed=3)")
+        nets, model = combined(self.lists(), lambda each: {**self.given, **each}["epochs"]), zoo.find(self.build)
+        for net in nets:
+            _split_settings(model, {**self.given, **net.settings})
+        measured = self.metrics.items() if isinstance(self.metrics, Mapping) else ()
+        for what, each in (("loss", self.loss), *((f"metric {name!r}", each) for name, each in measured)):
+            try:
+                copy.deepcopy(each)
+            except (TypeError, copy.Error) as error:
+                raise TypeError(f"sweep: the {what} is a {type(each).__name__} but must be one that can be copied, "
+                                f"since each net has its own ({error}); pass a function, or a Module without what "
+                                "cannot be copied") from error
+        return nets
+
+    def facts(self) -> dict[str, Any]:
+        """What sweep.json says of it, in addition to the nets."""
+        model, lists = zoo.find(self.build), self.lists()
+        given = {**self.given, "loss": self.loss, **{f"loader {name}": value for name, value in self.loader.items()}}
+        return {"program": True, "model": model.name, "code": model.code,
+                "data": of_data(*([self.data] if self.fold is not None else self.data)),
+                "fixed": {name: text(value) for name, value in given.items() if name not in lists}}
 
 
 def _split_settings(model: zoo.Model, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -431,33 +449,32 @@ def _parts(data: Items, fold: int, part: int) -> Iterator[Any]:
     yield taken(parts[part])
 
 
-def _fit(shared: dict[str, Any], net: Net, path: Path, told: Callable[[str], object]) -> None:
+def _fit(program: _Program, net: Net, path: Path, told: Callable[[str], object]) -> None:
     """Train a net of Python's."""
-    settings = {**shared["fixed"], **net.settings}
-    train, test = (shared["data"] if shared["fold"] is None else
-                   _parts(shared["data"], shared["fold"], settings["fold"]))
-    model = zoo.find(shared["build"])
+    settings = {**program.given, **net.settings}
+    train, test = program.data if program.fold is None else _parts(program.data, program.fold, settings["fold"])
+    model = zoo.find(program.build)
     rates, options = _split_settings(model, settings)
     extra: dict[str, Any] = {}
     if isinstance(train, (Dataset, Table)):
         shape = model.item(train.shape, **options)
         options = {**model.of_data(shape, len(train.classes)), **options}
         extra = train.preprocessing(shape)
-    extra |= {"device": shared["device"], **shared["loader"]}
+    extra |= {"device": program.device, **program.loader}
     loaders = (DataLoader(train, settings["batch_size"], seed=settings["seed"], **extra),
                DataLoader(test, 500, shuffle=False, **{name: value for name, value in extra.items()
                                                        if name not in ("augment", "drop_last")}))
     minidl.manual_seed(settings["seed"])
-    model_ = model.build(**options).to(shared["device"])
+    model_ = model.build(**options).to(program.device)
     make, schedule = optim.OPTIMIZERS[settings["optimizer"]][0], settings["schedule"]
     updates = make(model_.parameters(), **rates)
     if isinstance(schedule, str):
         schedule = optim.schedule(schedule, settings["epochs"] * len(loaders[0]))
-    loss, metrics = copy.deepcopy((shared["loss"], shared["metrics"]))     # a Module has a state
+    loss, metrics = copy.deepcopy((program.loss, program.metrics))     # a Module has a state
     with RunFolder(path, model_, *loaders, resume=True) as run:
         run.config = {**run.config, **{name: text(value) for name, value in settings.items()}}
-        callbacks = shared["callbacks"](model_, updates, path) if shared["callbacks"] else []
+        callbacks = program.callbacks(model_, updates, path) if program.callbacks else []
         fit(model_, updates, *loaders, epochs=settings["epochs"], schedule=schedule, metrics=metrics,
-            loss=loss or getattr(model_, "loss", ops.cross_entropy), progress=False, say=told,
+            loss=getattr(model_, "loss", ops.cross_entropy) if loss is None else loss, progress=False, say=told,
             callbacks=[run, *(callbacks if isinstance(callbacks, (list, tuple)) else [callbacks])], checkpoints=path,
             resume=True)

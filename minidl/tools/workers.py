@@ -54,6 +54,22 @@ Done = Callable[[Net, str, str], None]     # takes what became of a net
 Look = Callable[[Sequence[Net]], None]     # takes the nets that are trained now
 
 
+def train_all(todo: Sequence[Net], job: Job, workers: int, device: str, done: Done, look: Look,
+              say: Callable[[str], object] | None) -> None:
+    """Train the nets, `workers` at once: in processes, which share the CPU's threads, or for "cuda" in threads; 0, or
+    what cannot be sent to a process: one after another."""
+    sent, why_not = packed(job) if workers and device == "cpu" else (b"", "")
+    if why_not and say:
+        say(f"sweep: trains one net after another in this process, since {why_not}")
+    workers = min(workers, len(todo))
+    if sent:
+        in_processes(todo, sent, workers, parallel.threads(), done, look)
+    elif workers > 1 and device == "cuda":
+        in_threads(todo, job, workers, done, look)
+    else:
+        one_by_one(todo, job, done, look)
+
+
 # ---------------------------------------------------------------- in this thread
 def one_by_one(todo: Sequence[Net], job: Job, done: Done, look: Look) -> None:
     """Train the nets in this thread."""

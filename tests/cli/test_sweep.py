@@ -666,10 +666,12 @@ def test_one_process_at_a_time() -> None:
             minidl.sweep(build, (digits(), digits()), **given, resume=True)
 
 
-def test_what_a_process_cannot_be_sent_is_trained_here() -> None:
+@pytest.mark.parametrize(("net", "given"), [(lambda: build(), {}), (build, {"schedule": [lambda step: 1.0]})],
+                         ids=["build", "a value"])
+def test_what_a_process_cannot_be_sent_is_trained_here(net: Any, given: dict[str, Any]) -> None:
     said: list[str] = []
-    found = minidl.sweep(lambda: build(), (digits(), digits()), epochs=1, lr=0.1, seed=[0, 1], folder="all",
-                         say=said.append)
+    found = minidl.sweep(net, (digits(), digits()), epochs=1, lr=0.1, seed=[0, 1], folder="all", say=said.append,
+                         **given)
     assert [row["state"] for row in found.rows] == ["finished"] * 2
     (line,) = said
     assert line.startswith("sweep: trains one net after another in this process, since a process cannot be sent it (")
