@@ -1,6 +1,8 @@
-"""minidl/ does not grow in silence: CHANGELOG.md states its lines of code, and what those that came bought.
+"""minidl/ does not grow in silence: CHANGELOG.md states its lines of code, and what those that came bought. Nor do
+its functions: few are longer than a page.
 
-Lines of code are those that are neither blank nor a comment nor a docstring.
+Lines of code are those that are neither blank nor a comment nor a docstring. A function's length counts all, from `def`
+to its last line.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import pytest
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 STATED = re.compile(r"`minidl/` has ([\d,]+) lines of code")
+MAX_LENGTH, MAX_LONGER = 50, 3             # lines of a function, and how many functions have more
 SLACK = 300                                # of what is stated, at most, is not there any more
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -45,6 +48,17 @@ def lines_of(folder: Path) -> int:
 def test_what_a_line_of_code_is(text: str, lines: int) -> None:
     assert lines_of_python(text) == lines
     assert lines_of_c("// a comment\n\nint a;  // b\n") == 1
+
+
+@pytest.mark.slow                          # parses 330 files
+def test_few_functions_are_long() -> None:
+    lengths = {f"{file.relative_to(ROOT)}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
+               for file in (ROOT / "minidl").rglob("*.py") for node in ast.walk(ast.parse(file.read_text("utf-8")))
+               if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    longer = [f"{where} ({length})" for where, length in lengths.items() if length > MAX_LENGTH]
+    assert len(longer) <= MAX_LONGER, (
+        f"{len(longer)} functions of minidl/ have more than {MAX_LENGTH} lines but at most {MAX_LONGER} may; cut one "
+        f"where a part has a name of its own: {', '.join(longer)}")
 
 
 @pytest.mark.slow                          # tokens of 320 files
