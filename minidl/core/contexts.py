@@ -1,10 +1,10 @@
-"""Contexts that also decorate functions and generators."""
+"""Contexts that also decorate functions and generators, and one in which an attribute has another value."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Iterator
-from contextlib import _GeneratorContextManager
+from contextlib import _GeneratorContextManager, contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -50,3 +50,14 @@ def context(function: Callable[P, Iterator[Any]]) -> Callable[P, _Context]:
     def made(*arguments: P.args, **options: P.kwargs) -> _Context:
         return _Context(cast(Any, function), arguments, options)
     return made
+
+
+@contextmanager
+def replaced(owner: object, name: str, value: object) -> Iterator[None]:
+    """Within this, an attribute has another value."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)

@@ -10,12 +10,12 @@ import functools
 import importlib.util
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
 
+from .contexts import replaced
 from .host import install
 
 Array = Any                                # of a backend: numpy.ndarray or cupy.ndarray
@@ -61,15 +61,10 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-@contextlib.contextmanager
-def shared_with_threads() -> Iterator[None]:
+def shared_with_threads() -> contextlib.AbstractContextManager[None]:
     """Within this, what this thread compiles leaves room on the multiprocessors of a CUDA device for what other threads
     compute at the same time, on streams of theirs. Alone it is slower; results are the same."""
-    before, _thread.shared = _thread.shared, True
-    try:
-        yield
-    finally:
-        _thread.shared = before
+    return replaced(_thread, "shared", True)
 
 
 def is_shared() -> bool:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ..core.contexts import replaced
 from ..core.mode import Listener, mode, no_grad
 from ..core.tensor import Tensor
 from .module import Module, switched
@@ -162,16 +163,14 @@ def floats_or_ids(run: Callable[[bool], T]) -> T:
 def watching(net: Module, watcher: Watcher) -> Iterator[None]:
     """Within this, a watcher is told of the ops and modules of each run of the net. The net is in evaluation, off the
     tape, and afterwards as before."""
-    before, modules = mode.recorder, dict(net.named_modules())
+    modules = dict(net.named_modules())
     own = {path: vars(module).get("forward") for path, module in modules.items()}
     try:
         for module in modules.values():
             vars(module)["forward"] = watcher.watched(module, module.forward)      # unseen by compiled steps
-        mode.recorder = watcher
-        with switched([net], False), no_grad():
+        with replaced(mode, "recorder", watcher), switched([net], False), no_grad():
             yield
     finally:
-        mode.recorder = before
         for path, module in modules.items():
             if own[path] is None:
                 vars(module).pop("forward", None)

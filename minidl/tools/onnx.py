@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from ..core.contexts import replaced
 from ..core.device import Array, DType, holds, is_array, to_device, to_numpy
 from ..core.host import install
 from ..core.mode import Listener, mode, no_grad
@@ -108,13 +109,8 @@ class _Trace(Listener):
         self.calls: list[_Call] = []
         self.number: int | None = None         # the result of the last call, if it was no array yet
         self.inputs = [self.index(t._data) for t in inputs]
-        before = mode.recorder
-        mode.recorder = self
-        try:
-            with no_grad():
-                results = net(*inputs)
-        finally:
-            mode.recorder = before
+        with replaced(mode, "recorder", self), no_grad():
+            results = net(*inputs)
         self.results = []
         for t in (isinstance(results, tuple) and results) or (results,):
             if not isinstance(t, Tensor):

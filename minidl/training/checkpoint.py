@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.contexts import replaced
 from ..core.version import __version__
 from ..nn.weights.common import Kind, WeightsError, choose_another, describe, listed, shown
 from ..nn.weights.files import opened, require_format, values, write
@@ -190,14 +191,9 @@ class Stop:
 
     signum: int | None = None
 
-    @contextlib.contextmanager
-    def obeyed(self) -> Iterator[None]:
+    def obeyed(self) -> contextlib.AbstractContextManager[None]:
         """Within this, this thread's trainings obey."""
-        before, _thread.stop = _thread.stop, self
-        try:
-            yield
-        finally:
-            _thread.stop = before
+        return replaced(_thread, "stop", self)
 
 
 class _Thread(threading.local):
