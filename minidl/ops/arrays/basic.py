@@ -253,16 +253,31 @@ def mean(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
     return k.mean(x, axes, keepdims), lambda gy, need: (k.spread(k.div(gy, count), shape, axes, keepdims),)
 
 
+def _compared(name: str, which: str, shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
+    """The axes of max or min, which are not empty."""
+    axes = _axes(name, shape, axis)
+    if math.prod(shape[a] for a in axes) == 0:
+        raise ValueError(f"{name}: there is no {which} of 0 values (shape {shape}, axis {axis}); "
+                         "reduce over axes that are not empty")
+    return axes
+
+
+def _searched(name: str, which: str, shape: tuple[int, ...], axis: int | None) -> int | None:
+    """The axis of argmax or argmin, which is not empty."""
+    axis = None if axis is None else one_axis(name, shape, axis)
+    if 0 in (shape if axis is None else shape[axis:axis + 1]):
+        raise ValueError(f"{name}: there is no {which} of 0 values (shape {shape}, axis {axis}); "
+                         "search an axis that is not empty")
+    return axis
+
+
 @op(by_place=0)
 def max(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
     """Largest value over the given axes (all by default); equal maxima share the gradient equally.
 
     NaN counts as largest. Raises ValueError over an axis of size 0.
     """
-    axes = _axes("max", x.shape, axis)
-    if math.prod(x.shape[a] for a in axes) == 0:
-        raise ValueError(f"max: there is no largest of 0 values (shape {x.shape}, axis {axis}); "
-                         "reduce over axes that are not empty")
+    axes = _compared("max", "largest", x.shape, axis)
     y = k.max(x, axes, keepdims)
     return y, lambda gy, need: (k.max_grad_x(gy, x, y, axes, keepdims),)
 
@@ -270,9 +285,4 @@ def max(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
 @op
 def argmax(k, x: Tensor, *, axis: int | None = None):
     """Index (int64) of the first largest value along one axis, or in the flattened Tensor; no gradient."""
-    if axis is not None:
-        axis = one_axis("argmax", x.shape, axis)
-    if 0 in (x.shape if axis is None else x.shape[axis:axis + 1]):
-        raise ValueError(f"argmax: there is no largest of 0 values (shape {x.shape}, axis {axis}); "
-                         "search an axis that is not empty")
-    return k.argmax(x, axis), None
+    return k.argmax(x, _searched("argmax", "largest", x.shape, axis)), None

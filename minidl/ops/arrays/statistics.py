@@ -11,7 +11,7 @@ from ..common.op import also, op
 from ..layers.activation import one_axis
 from . import basic
 from .arrange import squeeze
-from .basic import Axis, _adds, _axes
+from .basic import Axis, _adds, _axes, _compared, _searched
 from .select import abs, where
 
 __all__ = ["argmin", "cumsum", "logsumexp", "min", "norm", "prod", "std", "var"]
@@ -23,10 +23,7 @@ def min(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
 
     NaN counts as smallest. Raises ValueError over an axis of size 0.
     """
-    axes = _axes("min", x.shape, axis)
-    if math.prod(x.shape[a] for a in axes) == 0:
-        raise ValueError(f"min: there is no smallest of 0 values (shape {x.shape}, axis {axis}); "
-                         "reduce over axes that are not empty")
+    axes = _compared("min", "smallest", x.shape, axis)
     y = k.min(x, axes, keepdims)
     return y, lambda gy, need: (k.max_grad_x(gy, x, y, axes, keepdims),)
 
@@ -34,12 +31,7 @@ def min(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
 @op
 def argmin(k, x: Tensor, *, axis: int | None = None):
     """Index (int64) of the first smallest value along one axis, or in the flattened Tensor; no gradient."""
-    if axis is not None:
-        axis = one_axis("argmin", x.shape, axis)
-    if 0 in (x.shape if axis is None else x.shape[axis:axis + 1]):
-        raise ValueError(f"argmin: there is no smallest of 0 values (shape {x.shape}, axis {axis}); "
-                         "search an axis that is not empty")
-    return k.argmin(x, axis), None
+    return k.argmin(x, _searched("argmin", "smallest", x.shape, axis)), None
 
 
 def _degrees(name: str, shape: tuple[int, ...], axes: tuple[int, ...], correction: float) -> float:
