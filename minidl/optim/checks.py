@@ -104,6 +104,28 @@ class Judge(Checked):
         self.best = float(state["best"])
 
 
+class Patient(Judge):
+    """A Judge that counts how many times in turn the metric was no better."""
+
+    waited = 0
+
+    def note(self, value: float, limit: float) -> None:
+        """A value that is better than the limit is the best; any other one was waited for."""
+        if self.sign * value < self.sign * limit:
+            self.best, self.waited = float(value), 0
+        else:
+            self.waited += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {**super().state_dict(), "waited": self.waited}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """From a checkpoint. Raises ValueError for another metric or mode."""
+        super().load_state_dict(state)
+        self.waited = int(state["waited"])
+
+
 def check_each_once(owner: str, params: list[Tensor]) -> None:
     """Refuse, for the optimizer or other owner of this name, a parameter that is listed twice, and would move twice."""
     different = len({id(p) for p in params})

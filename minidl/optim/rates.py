@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core.tensor import Tensor
 from ..ops.common.geometry import whole
-from .checks import Judge, check_number
+from .checks import Patient, check_number
 
 if TYPE_CHECKING:
     from .optimizer import Optimizer
@@ -161,7 +161,7 @@ def check_rates(name: str, rates: object, groups: int) -> None:
 MIN_CHANGE = 1e-8                          # of a rate, as in PyTorch: a smaller change is not made
 
 
-class Plateau(Judge):
+class Plateau(Patient):
     """Multiply an optimizer's rates by a factor when a metric has not become better for more than `patience` epochs.
 
     metric: which of an epoch's metrics counts. mode: "min" if lower is better, below best * (1 - threshold);
@@ -190,16 +190,13 @@ class Plateau(Judge):
             raise TypeError(f"Plateau: optimizer is a {type(optimizer).__name__} but must be one of minidl.optim; call "
                             "Plateau(optimizer, ...)")
         self.optimizer, self.factor, self.patience, self.threshold = optimizer, factor, patience, threshold
-        self.min_lr, self.waited = min_lr, 0
+        self.min_lr = min_lr
         super().__init__(metric, mode)
 
     def observe(self, value: float) -> bool:
         """Note a value of the metric. Returns whether a rate was made smaller."""
         limit = self.best * (1 - self.sign * self.threshold) if math.isfinite(self.best) else self.best
-        if self.sign * value < self.sign * limit:
-            self.best, self.waited = float(value), 0
-        else:
-            self.waited += 1
+        self.note(value, limit)
         if self.waited <= self.patience:
             return False
         self.waited, smaller = 0, False
@@ -212,12 +209,3 @@ class Plateau(Judge):
     def on_epoch_end(self, metrics: Mapping[str, Any]) -> None:
         """As a callback of `training.fit`: observe. Raises ValueError for a metric that an epoch does not have."""
         self.observe(self.judged(metrics))
-
-    def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint; the rates are in the optimizer's state."""
-        return {**super().state_dict(), "waited": self.waited}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """From a checkpoint. Raises ValueError for another metric or mode."""
-        super().load_state_dict(state)
-        self.waited = int(state["waited"])

@@ -11,7 +11,7 @@ import numpy as np
 from .. import nn, optim
 from ..nn.weights import require_described, require_own_ending, save
 from ..ops.common.geometry import whole
-from ..optim.checks import Judge
+from ..optim.checks import Judge, Patient
 from .metrics import Metrics
 
 Callback = Any                             # a function of an epoch's metrics, or an object with the methods below
@@ -61,7 +61,7 @@ class SaveBest(Judge):
             save(self.model, self.path, data=self.data)
 
 
-class EarlyStop(Judge):
+class EarlyStop(Patient):
     """A callback that ends a training once a metric has not become better for `patience` epochs, one after the other.
 
     metric, mode: as for `SaveBest`, which keeps the weights of the best epoch. better_by: an epoch counts as better if
@@ -77,7 +77,7 @@ class EarlyStop(Judge):
     _loaded = False                        # pickles of earlier versions do not have it
 
     def __init__(self, metric: str = "test_loss", patience: int = 3, mode: str | None = None, better_by: float = 0.0):
-        self.patience, self.better_by, self.waited = whole("EarlyStop", "patience", patience, 1), better_by, 0
+        self.patience, self.better_by = whole("EarlyStop", "patience", patience, 1), better_by
         super().__init__(metric, mode)
 
     def on_train_begin(self) -> None:
@@ -88,21 +88,13 @@ class EarlyStop(Judge):
 
     def on_epoch_end(self, metrics: Metrics) -> bool:
         """Whether to stop. Raises ValueError for a metric that an epoch does not have."""
-        value = self.judged(metrics)
-        if self.sign * value < self.sign * self.best - self.better_by:
-            self.best, self.waited = float(value), 0
-        else:
-            self.waited += 1
+        self.note(self.judged(metrics), self.best - self.sign * self.better_by)
         return self.waited >= self.patience
-
-    def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {**super().state_dict(), "waited": self.waited}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """From a checkpoint. Raises ValueError for another metric or mode."""
         super().load_state_dict(state)
-        self.waited, self._loaded = int(state["waited"]), True
+        self._loaded = True
 
 
 def plain(value: object) -> Any:
