@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..core import tensor
-from ..core.contexts import replaced
 from ..core.device import Array, is_array, is_cuda
 from ..core.mode import Listener, Watched, mode, unwrapped
 from ..core.tensor import Tensor, counted, share, wrap
@@ -346,9 +345,12 @@ def record(step: Callable[..., Any], arguments: tuple[Any, ...], options: dict[s
         if not (isinstance(value, Tensor) or is_array(value)):
             recorder.names.follow(value, "an argument")
     seen = recorder.as_arguments(given)
-    with replaced(mode, "recorder", recorder):
+    before, mode.recorder = mode.recorder, recorder
+    try:
         returned = step(*(seen.get(id(value), value) for value in arguments),
                         **{name: seen.get(id(value), value) for name, value in options.items()})
+    finally:
+        mode.recorder = before
     if recorder.refusal is not None:
         raise recorder.refusal
     recorder.facts.finish()
