@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..core.tensor import Tensor, mark_changed, share, wrap
@@ -71,10 +72,20 @@ class ByCalls:
         return values
 
     def run(self, given: list[Any]) -> Any:
-        """What the step returns for these arguments; its effects on parameters and gradients happen."""
-        program = self.program
+        """What the step returns for these arguments; its effects on parameters and gradients happen. After an error,
+        gradients that it sets without reading them are None, as if they had been cleared first."""
+        program, numbers = self.program, _Numbers()
+        numbers.left = iter(program.dynamics)
         mark_changed(self.changed.of(given))           # before the first write: an interrupted update is a change, too
-        values = self.values(arrays_of(program, given), [dynamic.read() for dynamic in program.dynamics])
+        arrays = arrays_of(program, given)
+        try:
+            values = self.values(arrays, numbers)
+        except BaseException:
+            for leaf, (place, _) in zip(self.leaves.of(given), program.grads, strict=True):
+                if not any(place is other for other, _ in program.before):
+                    leaf._grad = None
+            raise
+        numbers.read()                                 # what no call needs was drawn, too
         for leaf, (_, slot) in zip(self.leaves.of(given), program.grads, strict=True):
             leaf._grad = None if slot is None else wrap(values[slot.number])
 
@@ -92,6 +103,21 @@ class ByCalls:
                     share(t, of)
             return made[value]
         return replace(program.outputs, returned)
+
+
+class _Numbers(list[Any]):
+    """The numbers that change, each read when a call needs it or one after it: an error leaves later ones undrawn."""
+
+    left: Iterator[Dynamic]
+
+    def read(self, count: float = math.inf) -> None:
+        """Read them until there are `count`."""
+        while len(self) < count and (dynamic := next(self.left, None)) is not None:
+            self.append(dynamic.read())
+
+    def __getitem__(self, number: int) -> object:  # type: ignore[override]  # no slices
+        self.read(number + 1)
+        return super().__getitem__(number)
 
 
 def _owners(program: Program) -> dict[Slot, Callable[[list[Any]], Any]]:

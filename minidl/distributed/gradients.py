@@ -29,8 +29,8 @@ def average(params: Iterable[Tensor], share: float | Tensor | None = None, world
     of `start`. Parameters without a gradient are left out: on each rank they must be the same, which is compared on the
     CPU. The new gradients are one behind the other in one array. In a world of one nothing happens.
 
-    Raises ValueError for a share that is not from 0 to 1, and on the CPU if ranks have gradients of different
-    parameters.
+    Raises ValueError for a share that is not from 0 to 1, for a Tensor after batch normalisation over all ranks, which
+    counts by images, and on the CPU if ranks have gradients of different parameters.
 
     >>> w = Tensor([1.0, 2.0], requires_grad=True)
     >>> (w * w).sum().backward(); average([w]); w.grad.tolist()
@@ -43,6 +43,11 @@ def average(params: Iterable[Tensor], share: float | Tensor | None = None, world
                          "of all ranks")
     if world.size == 1:
         return
+    by_images, world.by_images = getattr(world, "by_images", False), False
+    if isinstance(share, Tensor) and by_images:
+        raise ValueError("average: share is a Tensor but batch normalisation over all ranks has weighted gradients by "
+                         "images; use training.fit, or across_ranks=False in these layers, or, if the loss counts by "
+                         "images, give their share as a number")
     if isinstance(params, list):
         mode.recorder.reads(params, what="the list that average is given")
     params = list(params)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from ..core import rng
 from ..core.device import Array
+from ..core.mode import Watched, mode
 
 T = TypeVar("T")
 
@@ -68,6 +71,7 @@ class World:
 
     rank: int = 0
     size: int = 1
+    by_images: bool = False                # a backward pass since the last `average` has weighted gradients by images
     of_parts: bool = False                 # each rank's loss is its part of a sum over the ranks, not its images' mean
 
     def sum(self, flat: Array) -> None:
@@ -95,6 +99,11 @@ class World:
     def barrier(self) -> None:
         """Wait for all ranks."""
 
+    @functools.cached_property
+    def counted(self) -> Counted:
+        """This world, for sums that are to be of several values."""
+        return Counted(self)
+
     def prepare(self, device: str) -> None:
         """Be ready for arrays of a device, "cpu" or "cuda". Raises ValueError if several ranks cannot compute on
         it."""
@@ -113,8 +122,32 @@ class World:
         return f"rank {self.rank} of {self.size}"
 
 
+@dataclass(frozen=True)
+class Counted:
+    """A world that refuses a sum, in the host's memory, whose last number, of values per channel, is 1."""
+
+    world: World
+
+    def sum(self, flat: Array) -> None:
+        """As World.sum."""
+        self.world.sum(flat)
+        if flat[-1] == 1:
+            raise ValueError("batch_norm: the batch of all ranks has 1 value per channel, which is its own mean and "
+                             "has no variance; train with more images per batch, or call .eval()")
+
+
 One = World                                # of a process that is alone
-_current = World()
+ALONE = World()
+
+
+class _Joined(Watched):
+    """Holds the current world: a compiled step depends on which one that is."""
+
+    world: World
+
+
+_joined = _Joined()
+_joined.world = ALONE
 
 
 def current() -> World:
@@ -123,7 +156,8 @@ def current() -> World:
     >>> current()
     rank 0 of 1
     """
-    return _current
+    mode.recorder.reads(_joined)
+    return _joined.world
 
 
 def start() -> World:
@@ -138,34 +172,43 @@ def start() -> World:
     >>> start()
     rank 0 of 1
     """
-    global _current
     found = launched()
-    if found is not None and _current.size == 1:
+    if found is not None and _joined.world.size == 1:
         from .failure import ends_all
         from .mpi import Mpi, together
 
         with ends_all(found):
             world = Mpi(together(found))
             world.watch()
-            _current = world
-    return _current
+            _joined.world = world
+    return current()
+
+
+@contextmanager
+def joined_as(world: World) -> Iterator[None]:
+    """Within this, `world` is the current one."""
+    if (before := _joined.world) is world:             # nothing that compiled steps would have to look at
+        yield
+        return
+    _joined.world = world
+    rng.set_rank(world.rank)
+    try:
+        yield
+    finally:
+        _joined.world = before
+        rng.set_rank(before.rank)
 
 
 @contextmanager
 def alone() -> Iterator[None]:
     """Within this, the process is a world of its own, as are those that it starts: for work that the ranks share out as
-    a whole. Other ranks are not to wait for it meanwhile."""
-    global _current
-    world, told = _current, {name: os.environ.pop(name) for pair in LAUNCHERS.values() for name in pair
-                             if name in os.environ}
-    _current = World()
-    rng.set_rank(0)
+    a whole, or that one of them does. Other ranks are not to wait for it meanwhile."""
+    told = {name: os.environ.pop(name) for pair in LAUNCHERS.values() for name in pair if name in os.environ}
     try:
-        yield
+        with joined_as(ALONE):
+            yield
     finally:
-        _current = world
         os.environ.update(told)
-        rng.set_rank(world.rank)
 
 
 def by_first(work: Callable[[], T], world: World | None = None, help_: Callable[[], object] | None = None) -> T:

@@ -125,6 +125,8 @@ class Callbacks:
                                 f"metrics, or have a method {', '.join(METHODS[:-1])} or {METHODS[-1]}")
         self.begins = [each.on_train_begin for each in self.all if hasattr(each, "on_train_begin")]
         self.steps = [each.on_step_end for each in self.all if hasattr(each, "on_step_end")]
+        # Whether a step's may change something: those of minidl do not, but for the averages that an EMA keeps.
+        self.free = any(str(getattr(each, "__module__", "")).partition(".")[0] != "minidl" for each in self.steps)
         self.epochs = [each.on_epoch_end if hasattr(each, "on_epoch_end") else each for each in self.all
                        if hasattr(each, "on_epoch_end") or not any(hasattr(each, name) for name in METHODS)]
 
@@ -162,13 +164,17 @@ class Callbacks:
         """The callbacks whose state a checkpoint holds."""
         return [each for each in self.all if hasattr(each, "state_dict")]
 
+    def kinds(self) -> list[str]:
+        """The kinds of these."""
+        return [type(each).__name__ for each in self.with_state()]
+
     def state_dict(self) -> list[dict[str, Any]]:
         """The states of those that have one, with their kinds."""
         return [{"kind": type(each).__name__, "state": each.state_dict()} for each in self.with_state()]
 
     def check(self, states: object) -> None:
         """Raises ValueError for the states of other callbacks, and for one that its callback refuses."""
-        here = [type(each).__name__ for each in self.with_state()]
+        here = self.kinds()
         there = [state.get("kind") if isinstance(state, dict) and state.keys() == {"kind", "state"} else None
                  for state in (states if isinstance(states, list) else [])]
         if there != here:

@@ -272,15 +272,15 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
 
     Processes that `mpiexec -n` has started together divide the images of each step and of the evaluation among them.
     Losses and weights are those of one process with the same batches, up to rounding. Only rank 0 calls the callbacks
-    and `say`, and writes. The rates that callbacks set, and after an epoch the weights, are sent to the other ranks
-    (docs/distributed.md).
+    and `say`, and writes. What callbacks change is sent to the other ranks (docs/distributed.md).
 
     Raises ValueError for numbers that are not possible, an optimizer that holds none of the model's parameters, or with
     checkpoints some that neither the model nor the loss holds, a train that gives more batches than its len(), a metric
     whose name is taken, a schedule that gives no finite number of at least 0, a checkpoint that does not fit, is from
-    other data, or would be overwritten, and a folder of checkpoints that another training writes to; Diverged (a
-    FloatingPointError), naming the step, if the loss is not finite; TypeError for loaders, an optimizer, a schedule
-    or callbacks of another kind; CompileError for a model that cannot be compiled: pass compiled=False.
+    other data, or would be overwritten, a folder of checkpoints that another training writes to, and ranks with other
+    data, rates or epochs; Diverged (a FloatingPointError), naming the step, if the loss is not finite; TypeError for
+    loaders, an optimizer, a schedule or callbacks of another kind; CompileError for a model that cannot be compiled:
+    pass compiled=False.
     """
     _check_fit(optimizer, train, test, epochs, schedule, accumulate, clip)
     measure.require_functions(loss, metrics)
@@ -305,16 +305,21 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
         run = kind(model, optimizer, train, test, loss, metrics, accumulate, clip)
         if saved is not None or resume:
             require_held(run)
+        if saved is not None or resume or world.size > 1:
             run.contents = {"train": contents_of(train), "test": contents_of(test)}
+        ranks.require_same(run, epochs)
         source = (saved.folder if saved is not None and there else None) if resume is True else resume
         place, say = restore(source, run, called, epochs) if source else Place(), say if first else None
         if place.step and say and place.epoch < epochs:
             say(f"nothing is left of {epochs} epochs: a callback ended this training after epoch {place.epoch}; to "
                 "train on, begin another with its weights, in another folder" if place.stopped and not place.ended else
                 f"goes on in epoch {place.epoch + 1}/{epochs}, after step {place.step}")
-        ranks.called(called, "on_train_begin", None, optimizer, (train, test))
-        ranks.send(run.modules.values())
-        return _Fit(run, place, epochs, schedule or optim.constant(), called, saved, progress and first, say).run()
+        ranks.called(called, "on_train_begin", None, run)
+        history = _Fit(run, place, epochs, schedule or optim.constant(), called, saved, progress and first, say).run()
+        states = world.tell(called.state_dict() if first else [])      # such as the averages of an EMA
+        if not first and [each["kind"] for each in states] == called.kinds():
+            called.load_state_dict(states)
+        return history
 
 
 def _check_fit(optimizer: Any, train: object, test: object, epochs: object, schedule: object, accumulate: object,
@@ -559,6 +564,8 @@ class _Fit:
         self.schedules = [schedule] * len(run.optimizer.groups) if callable(schedule) else schedule
         self.callbacks, self.checkpoints, self.progress, self.say = callbacks, checkpoints, progress, say
         self.left: set[str] = set()        # the parameters that are known not to be trained
+        self.world = ranks.current()       # others may be given no callbacks; rank 0's count
+        self.called, self.free = self.world.tell((bool(callbacks.steps), callbacks.free))
 
     def run(self) -> list[Metrics]:
         """Run all epochs that are left. Returns the metrics of all epochs, with those before."""
@@ -589,10 +596,9 @@ class _Fit:
                 place.batch, place.step, place.images = place.batch + 1, place.step + 1, place.images + size
                 place.ended = place.batch == run.steps
                 bar.update(size, self.means() if run.known or place.ended else {})
-                if self.callbacks.steps:
+                if self.called:
                     given = Step(epoch, place.step, place.batch, self.asked, place.images, self.lr)
-                    place.stopped = ranks.called(self.callbacks, "on_step_end", given, run.optimizer,
-                                                 (run.train, run.test), self.means)
+                    place.stopped = ranks.called(self.callbacks, "on_step_end", given, run, self.means, self.free)
                     place.ended |= place.stopped
                     if run.own_rates() != rates and not place.ended:
                         rates = self.begin()
@@ -649,8 +655,9 @@ class _Fit:
 
     def asked(self) -> dict[str, float]:
         """The same for a callback, which only rank 0 calls."""
-        ranks.ask(ranks.current())
-        return self.means()
+        with ranks.joined_as(self.world):
+            ranks.ask(self.world)
+            return self.means()
 
     def finish(self, begin: float, images_per_second: float) -> None:
         """An epoch's evaluation, and what is called and written after it."""
@@ -658,7 +665,7 @@ class _Fit:
         trained = measure.means_of(place.totals, place.images, place.classes, run.functions)
         run.test.set_epoch(place.epoch)
         run.modes = {part: modes_of(module) for part, module in run.modules.items()}
-        ranks.send(run.modules.values())   # of a layer with across_ranks=False, each has its own running statistics
+        ranks.send(run)                    # of a layer with across_ranks=False, each has its own running statistics
         tested = run.evaluate(place.epoch, self.look)
         run.modes = {}
         metrics = {"epoch": place.epoch + 1, "step": place.step, "lr": place.lr,
@@ -670,9 +677,8 @@ class _Fit:
         run.metrics.reset()
         if self.say:
             self.say(measure.line_of(metrics, self.epochs))
-        place.stopped |= ranks.called(self.callbacks, "on_epoch_end", metrics, run.optimizer, (run.train, run.test))
-        metrics.update(ranks.current().tell(metrics))          # a callback may have changed them,
-        ranks.send(run.modules.values())                       # and these
+        place.stopped |= ranks.called(self.callbacks, "on_epoch_end", metrics, run)
+        metrics.update(ranks.current().tell(metrics))          # a callback may have changed them
         self.save()
         self.agree()
         self.obey()

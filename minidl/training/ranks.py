@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import data, nn, optim
+from .. import data
+from ..compiler.reads.facts import is_plain, same
 from ..core import rng
 from ..core.tensor import Tensor, mark_changed
 from ..distributed import World, by_first, current, start
-from ..distributed.world import ask
+from ..distributed.world import alone, ask, joined_as
 from .resume import layers_of, set_layers
 
 if TYPE_CHECKING:
     from .callbacks import Callbacks
+    from .loop import _Plain
 
-__all__ = ["added_up", "ask", "by_first", "called", "current", "gathered", "joined", "of_parts", "send", "whole_loss"]
+__all__ = ["added_up", "ask", "by_first", "called", "current", "gathered", "joined", "joined_as", "of_parts", "send",
+           "whole_loss"]
 
-CHOSEN = "batch_size", "drop_last", "seed", "shuffle", "padding", "augment"    # what a callback may set in a loader
+CHOSEN = "batch_size", "drop_last", "seed", "shuffle", "padding", "augment"    # what decides a loader's batches
 
 
 @contextmanager
@@ -43,6 +46,18 @@ def joined(*loaders: data.DataLoader) -> Iterator[World]:
     finally:
         for loader, part in zip(loaders, before, strict=True):
             loader.part = part
+
+
+def require_same(run: _Plain, epochs: int) -> None:
+    """Refuse data, numbers of the loaders and of the optimizer, and epochs that are not the same on all ranks."""
+    if current().size == 1:
+        return
+    loaders = [(len(loader), *(getattr(loader, name) for name in CHOSEN)) for loader in (run.train, run.test)]
+    first, *others = current().gather((run.contents, epochs, run.accumulate, loaders,
+                                       _numbers(run)[:len(run.optimizer.groups)]))
+    if wrong := [rank for rank, each in enumerate(others, 1) if each != first]:
+        raise ValueError(f"fit: rank {wrong[0]} has other data, or other numbers of its loaders, its optimizer or "
+                         "epochs, than rank 0; give all ranks the same: fit gives each its part of every batch")
 
 
 def added_up(numbers: list[float]) -> list[float]:
@@ -83,58 +98,81 @@ def of_parts() -> Iterator[int]:
         world.of_parts = False
 
 
-def send(modules: Iterable[nn.Module]) -> None:
-    """Send rank 0's parameters and buffers to all ranks, and which layers are frozen, and which in training."""
+def send(run: _Plain) -> None:
+    """Send rank 0's parameters and buffers to all ranks, what its optimizer keeps, and which layers are frozen, and
+    which in training."""
     world = current()
     if world.size == 1:
         return
-    tensors = []
-    for module in modules:
+    tensors = [p for group in run.optimizer.groups for p in group["params"]]
+    for module in run.modules.values():
         tensors += [t for _, t in module.named_tensors()]
         if (layers := world.tell(layers_of(module))) != layers_of(module):
             set_layers(module, layers)
+    tensors = [*dict.fromkeys(tensors)]
     mark_changed(tensors)
-    for t in tensors:
-        flat = t.data.reshape(-1)          # a copy if it is not contiguous
+    kept = [(each, name, p) for each in getattr(run.optimizer, "optimizers", (run.optimizer,))
+            for name in getattr(each, "kept", ()) for p in each._parameters()]
+    held = []
+    for (each, name, p), there in zip(kept, world.tell([each._kept[name].get(p) is not None for each, name, p in kept]),
+                                      strict=True):
+        if there:
+            held.append(each._array(name, p))
+        else:
+            each._kept[name].pop(p)
+    for array in (*(t.data for t in tensors), *held):
+        flat = array.reshape(-1)           # a copy if it is not contiguous
         world.broadcast(flat)
-        t.data[...] = flat.reshape(t.shape)
+        array[...] = flat.reshape(array.shape)
 
 
-def called(callbacks: Callbacks, name: str, given: object, optimizer: optim.Optimizer,
-           loaders: Sequence[data.DataLoader], means: Callable[[], object] | None = None) -> bool:
-    """Call callbacks on rank 0, for which loaders give whole batches, and return whether they want to stop. All ranks
-    then have the numbers that these set in the optimizer's groups and in the loaders, and the same random stream.
-    means: what the other ranks do when a callback requests a step's means."""
-    def settings() -> tuple[list[dict[str, Any]], list[dict[str, Any]], tuple[int, int]]:
-        return ([{entry: value for entry, value in dict.items(group) if entry != "params"}
-                 for group in optimizer.groups],
-                [{entry: value for entry, value in vars(loader).items() if entry in CHOSEN} for loader in loaders],
-                rng.get_state())
+def _things(run: _Plain) -> list[Any]:
+    """What callbacks may set numbers of."""
+    loaders = run.train, run.test
+    return [*run.optimizer.groups, *loaders, *(module for each in run.modules.values()
+                                               for _, module in each.named_modules()),
+            *(each for each in (run.loss, *(loader.transform for loader in loaders)) if hasattr(each, "__dict__"))]
 
+
+def _numbers(run: _Plain) -> list[dict[str, Any]]:
+    """The numbers, texts and flags of these, and tuples of them."""
+    def is_number(value: object) -> bool:
+        return all(map(is_plain, value)) if isinstance(value, tuple) else is_plain(value)
+    return [{name: value for name, value in dict.items(thing if isinstance(thing, dict) else vars(thing))
+             if name != "part" and name[0] != "_" and is_number(value)} for thing in _things(run)]
+
+
+def called(callbacks: Callbacks, name: str, given: object, run: _Plain, means: Callable[[], object] | None = None,
+           free: bool = True) -> bool:
+    """Call callbacks on rank 0, which is a process of its own meanwhile, with whole batches. Returns whether they want
+    to stop. free: they may change something. All ranks then have what `send` sends, the same random stream, and the
+    numbers that were set in the optimizer's groups, loaders, layers, the loss and transforms. means: what the other
+    ranks do when a callback requests a step's means."""
     def work() -> tuple[bool, Any]:
-        before = settings()
+        before, loaders = _numbers(run) if free else [], (run.train, run.test)
         for loader in loaders:
             loader.part = 0, 1
         try:
-            stop = getattr(callbacks, name)(given)
+            with alone() if free else nullcontext():
+                stop = getattr(callbacks, name)(given)
         finally:
             for loader in loaders:
                 loader.part = world.rank, world.size
-        after = settings()
-        return bool(stop), None if after == before else after
+        changed = [{entry: value for entry, value in now.items() if entry not in then or not same(then[entry], value)}
+                   for then, now in zip(before, _numbers(run), strict=True)] if free else []
+        return bool(stop), (changed, rng.get_state()) if free else None
 
     if (world := current()).size == 1:
         return bool(getattr(callbacks, name)(given))
-    stop, changed = by_first(work, help_=means)
-    if changed is not None:
-        groups, chosen, state = changed
+    stop, found = by_first(work, help_=means)
+    if found is not None:
+        numbers, state = found
         rng.set_state(state)
-        for group, numbers in zip(optimizer.groups, groups, strict=True):
-            for number, value in numbers.items():
-                if dict.get(group, number) != value:
-                    group[number] = value
-        for loader, own in zip(loaders, chosen, strict=True):
+        for thing, own in zip(_things(run), numbers, strict=True):
             for entry, value in own.items():
-                if getattr(loader, entry) != value:
-                    setattr(loader, entry, value)
+                if isinstance(thing, dict):
+                    thing[entry] = value
+                else:
+                    setattr(thing, entry, value)
+        send(run)
     return stop

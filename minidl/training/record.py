@@ -55,7 +55,7 @@ class Record:
 
     def __init__(self, folder: RunFolder, model: nn.Module):
         self.folder, self.model, self.append = folder, model, partial(folder.append, FILE, sync=False)
-        self.epoch, self.line = 0, dict[str, Any]()
+        self.epoch, self.line, self.ranks = 0, dict[str, Any](), current().size        # in a callback it is 1
         self.last: Step | None = None
         self.losses: list[tuple[int, float, float]] = []       # (step, loss, rate)
         self.seen = self.total = 0.0       # images of this epoch, and their loss, up to the last look
@@ -66,7 +66,7 @@ class Record:
     # ------------------------------------------------------------ called by the folder
     def on_train_begin(self) -> None:
         """Describe the weights before the first step, unless the run goes on."""
-        slow = current().size > 1 or any(p.device != "cpu" for p in self.model.parameters())
+        slow = self.ranks > 1 or any(p.device != "cpu" for p in self.model.parameters())
         self.pause = LONG_PAUSE if slow else PAUSE
         self.begun = self.written = time.perf_counter()
         self.epoch, self.last, self.line = 0, None, {}         # another fit may have been here before

@@ -6,6 +6,7 @@ import gc
 import threading
 import tracemalloc
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -439,6 +440,31 @@ def test_each_replay_draws_another_mask() -> None:
     assert [bits(step(x)) for _ in range(3)] == first
     minidl.manual_seed(5)
     assert [bits(ops.dropout(x, 0.5)) for _ in range(3)] == first
+
+
+@pytest.mark.parametrize("cleared", ["before", "after", "never"])
+def test_a_replay_that_raises_leaves_what_the_plain_step_does(cleared: str) -> None:
+    """Gradients and draws: an error in the middle of a step, which is caught."""
+    def told(compiled: bool) -> list[Any]:
+        minidl.manual_seed(3)
+        w, found = Tensor([1.0, 2.0, 3.0], requires_grad=True), []
+        sgd = optim.SGD([w], 0.1)
+
+        def step(labels: Tensor) -> None:
+            if cleared == "before":
+                sgd.zero_grad()
+            logits = ops.dropout(minidl.ones(2, 3), 0.5) * w
+            (ops.cross_entropy(logits, labels) * minidl.rand(1).sum()).backward()
+            sgd.step()
+            if cleared == "after":
+                sgd.zero_grad()
+        run = minidl.compile(step) if compiled else step
+        for i in range(6):
+            with pytest.raises(ValueError, match="label") if i == 4 else nullcontext():
+                run(Tensor(np.array([i % 3, 9 if i == 4 else 0])))
+            found.append((w.tolist(), None if w.grad is None else w.grad.tolist(), minidl.core.rng.get_state()))
+        return found
+    assert told(True) == told(False)
 
 
 def test_two_draws_are_two() -> None:

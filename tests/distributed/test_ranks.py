@@ -27,6 +27,7 @@ from minidl import Tensor, data, distributed, nn
 from minidl.compiler import graph
 from minidl.core import pools
 from minidl.distributed import gradients, mpi
+from minidl.distributed.world import joined_as
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -97,7 +98,7 @@ def three(folder: Path) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def of_two(folder: Path) -> Several:
-    return Several(2, folder, "only_statistics", "draws", "diverging", "ways")
+    return Several(2, folder, "only_statistics", "draws", "diverging", "ways", "refused")
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +164,17 @@ def test_an_epoch_measures_the_net_that_it_leaves(of_three: Several) -> None:
 def test_ranks_diverge_in_the_same_step(of_two: Several) -> None:
     for said in of_two["diverging"]["said"]:
         assert [line.partition(":")[2].partition(":")[0] for line in said] == [" diverged in step 5 (epoch 1)"] * 2
+
+
+@pytest.mark.slow
+@needs_mpi
+def test_what_ranks_would_get_wrong_is_refused(of_two: Several) -> None:
+    """In the same words on both: one value per channel, a weighted loss after batch normalisation, and other data."""
+    for said in of_two["refused"]["said"]:
+        assert [line[:62] for line in said] == [
+            *["batch_norm: the batch of all ranks has 1 value per channel, wh"] * 2,
+            *["average: share is a Tensor but batch normalisation over all ra"] * 2,
+            "fit: rank 1 has other data, or other numbers of its loaders, i"]
 
 
 @pytest.mark.slow
@@ -383,6 +395,28 @@ def test_ranks_agree_on_the_gradients_that_they_send(theirs: set[Any], said: str
             run(Tensor([4.0, 6.0]))
     if not said:
         assert [p.grad.tolist() for p in params if p.grad is not None] == [[5.0, 6.0], [3.5, 3.5]]
+
+
+def test_a_compiled_step_is_of_the_world_that_is_current() -> None:
+    """One that is compiled before `start`, or in a callback, does not leave the other ranks out later."""
+    class Two(distributed.One):
+        size = 2
+
+        def sum(self, flat: Any) -> None:
+            flat += flat
+    w, found = Tensor([1.0], requires_grad=True), list[float]()
+
+    @minidl.compile
+    def step() -> None:
+        w.grad = None
+        (w * 3).sum().backward()
+        distributed.average([w], 1)
+    for each in (distributed.current(), Two(), distributed.current()):
+        with joined_as(each):
+            for _ in range(3):
+                step()
+                found.append(w.grad.item() if w.grad is not None else 0)
+    assert found == [3, 3, 3, 6, 6, 6, 3, 3, 3]
 
 
 # ---------------------------------------------------------------- what is refused

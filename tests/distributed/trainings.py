@@ -217,7 +217,52 @@ def changed() -> dict[str, np.ndarray]:
             train.seed = 7
             model[0].weight.requires_grad = True
             model[1].eval()
-    return normalised(ops.cross_entropy, callbacks=(Begins, Sees, Changes))
+
+    class Steps(At):
+        """Within steps, too: weights, what the optimizer keeps, numbers of layers, and which are frozen."""
+        def on_step_end(self, step: training.Step) -> None:
+            model, sgd, *_ = self.given
+            model[3].weight.data[...] = model[3].weight.data.clip(-0.25, 0.25)
+            model[1].eps, model[0].bias.requires_grad = 0.01 * step.step, step.step % 3 > 0
+            if step.step % 4 == 0:
+                sgd.forget()
+
+    class Trains(At):
+        """A training of rank 0 alone."""
+        def on_epoch_end(self, metrics: dict[str, Any]) -> None:
+            model, sgd, train, _, log = self.given
+            log += [training.find_rate(model, sgd, train, steps=10).losses[-1]]
+            log += [distributed.by_first(lambda: metrics["epoch"])]
+
+    def average(model: Any, *_: object) -> optim.EMA:
+        return averages.setdefault(0, optim.EMA(model, 0.5))
+    averages: dict[int, optim.EMA] = {}
+    found = normalised(ops.cross_entropy, callbacks=(Begins, Sees, Changes, Steps, Trains, average))
+    *_, last = distributed.current().gather(averages[0].state_dict()["averages"])
+    return found | {f"average {i}": array for i, array in enumerate(last)}
+
+
+def refused() -> dict[str, np.ndarray]:
+    """One value per channel on all ranks together; weighted losses in a loop of one's own; data, and callbacks."""
+    world, said, rows = distributed.start(), list[str](), np.random.default_rng(1).standard_normal((13, 6))
+    each, by = data.DataLoader((rows, np.arange(13) % 3), 4, device=DEVICE), Tensor(np.arange(1.0, 4.0), device=DEVICE)
+    net = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).to(DEVICE, dtype="float64")
+    own, fit = data.DataLoader((rows + world.rank, np.arange(13) % 3), 4, device=DEVICE), training.fit
+    x, labels = Tensor(rows[world.rank:], device=DEVICE), Tensor(np.arange(13)[world.rank:] % 3, device=DEVICE)
+
+    def weighted() -> None:
+        loss = ops.cross_entropy(net(x), labels, by)
+        loss.backward()
+        distributed.average(net.parameters(), share=loss.weights.sum() if loss.weights is not None else None)
+    for work in (lambda: fit(net, optim.SGD(net.parameters(), 0.1), each, each, epochs=1, compiled=False, say=None),
+                 lambda: fit(net, optim.SGD(net.parameters(), 0.1), each, each, epochs=1, compiled=True, say=None),
+                 weighted, minidl.compile(weighted),
+                 lambda: fit(net, optim.SGD(net.parameters(), 0.1), own, own, epochs=1, say=None)):
+        try:
+            work()
+        except ValueError as error:
+            said.append(str(error))
+    return {"said": np.array(world.gather(said))}
 
 
 def own_statistics() -> dict[str, np.ndarray]:
@@ -481,7 +526,7 @@ def ways() -> dict[str, np.ndarray]:
 
 
 WHAT: dict[str, Callable[..., dict[str, np.ndarray]]] = {
-    each.__name__: each for each in (all_kinds, one_kind, alike, ignoring, options, counted, changed,
+    each.__name__: each for each in (all_kinds, one_kind, alike, ignoring, options, counted, changed, refused,
                                      own_statistics, diverging, first_part,
                                      second_part, by_hand, called, broken, only_statistics, draws, leaves, replays,
                                      in_place, ways, swept)}
