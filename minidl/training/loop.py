@@ -665,7 +665,8 @@ class _Fit:
         trained = measure.means_of(place.totals, place.images, place.classes, run.functions)
         run.test.set_epoch(place.epoch)
         run.modes = {part: modes_of(module) for part, module in run.modules.items()}
-        ranks.send(run)                    # of a layer with across_ranks=False, each has its own running statistics
+        # Of a layer with across_ranks=False, each has its own running statistics
+        ranks.send(run.modules.values(), run.optimizer)
         tested = run.evaluate(place.epoch, self.look)
         run.modes = {}
         metrics = {"epoch": place.epoch + 1, "step": place.step, "lr": place.lr,

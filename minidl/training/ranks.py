@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import data
+from .. import data, nn, optim
 from ..compiler.reads.facts import is_plain, same
 from ..core import rng
 from ..core.tensor import Tensor, mark_changed
@@ -98,21 +98,21 @@ def of_parts() -> Iterator[int]:
         world.of_parts = False
 
 
-def send(run: _Plain) -> None:
+def send(modules: Iterable[nn.Module], optimizer: optim.Optimizer) -> None:
     """Send rank 0's parameters and buffers to all ranks, what its optimizer keeps, and which layers are frozen, and
     which in training."""
     world = current()
     if world.size == 1:
         return
-    tensors = [p for group in run.optimizer.groups for p in group["params"]]
-    for module in run.modules.values():
+    tensors = [p for group in optimizer.groups for p in group["params"]]
+    for module in modules:
         tensors += [t for _, t in module.named_tensors()]
         if (layers := world.tell(layers_of(module))) != layers_of(module):
             set_layers(module, layers)
     tensors = [*dict.fromkeys(tensors)]
     mark_changed(tensors)
-    kept = [(each, name, p) for each in getattr(run.optimizer, "optimizers", (run.optimizer,))
-            for name in getattr(each, "kept", ()) for p in each._parameters()]
+    kept = [(each, name, p) for each in getattr(optimizer, "optimizers", (optimizer,))
+            for name in getattr(each, "_kept", ()) for p in each._parameters()]
     held = []
     for (each, name, p), there in zip(kept, world.tell([each._kept[name].get(p) is not None for each, name, p in kept]),
                                       strict=True):
@@ -174,5 +174,5 @@ def called(callbacks: Callbacks, name: str, given: object, run: _Plain, means: C
                     thing[entry] = value
                 else:
                     setattr(thing, entry, value)
-        send(run)
+        send(run.modules.values(), run.optimizer)
     return stop

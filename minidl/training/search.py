@@ -17,6 +17,7 @@ from ..data.loader import drawn_apart
 from ..habits import told
 from ..ops.common.geometry import whole
 from ..optim.state import unnamed
+from . import ranks
 from .loop import Diverged, require_parameters, require_trainer, training, update
 from .metrics import Batch, Function, require_functions
 from .resume import modules_of, outside
@@ -61,6 +62,7 @@ def find_rate(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoad
     batches, rates, losses, average = _endless(copy.copy(train)), [], [], 0.0
     modules = modules_of(model, loss)
     with unnamed(optimizer), _restored(optimizer, modules), training(model):
+        ranks.send(modules.values(), optimizer)        # as fit will
         shares = [group["lr"] / optimizer.groups[0]["lr"] for group in optimizer.groups]
         for step, rate in enumerate(np.geomspace(low, high, steps).tolist(), 1):
             for group, share in zip(optimizer.groups, shares, strict=True):

@@ -336,11 +336,13 @@ def called() -> dict[str, np.ndarray]:
     watch, model = Watch(), net("normalised")
     optimizer = optim.SGD(model.parameters(), 0.02)
     train, test = loaders("normalised", 10)
+    found = training.find_rate(model, optimizer, train, steps=10)          # of rank 0's net, too
     history = training.fit(model, optimizer, train, test, epochs=5, callbacks=watch, progress=False, say=None)
     calls = distributed.start().gather(len(watch.means))
     weights = distributed.start().gather(model.state_dict())
     assert all(np.array_equal(weights[0][name], other[name]) for other in weights for name in weights[0])
-    return {"calls": np.array(calls), "means": np.array(watch.means), "epochs": np.array(len(history)),
+    return {"calls": np.array(calls), "means": np.array(watch.means), "found": np.array(found.losses),
+            "epochs": np.array(len(history)),
             "rate": np.array(optimizer.lr), **weights[0]}
 
 
