@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..core.tensor import Tensor, mark_changed, share, wrap
@@ -74,8 +74,7 @@ class ByCalls:
     def run(self, given: list[Any]) -> Any:
         """What the step returns for these arguments; its effects on parameters and gradients happen. After an error,
         gradients that it sets without reading them are None, as if they had been cleared first."""
-        program, numbers = self.program, _Numbers()
-        numbers.left = iter(program.dynamics)
+        program, numbers = self.program, _Numbers(self.program)
         mark_changed(self.changed.of(given))           # before the first write: an interrupted update is a change, too
         arrays = arrays_of(program, given)
         try:
@@ -108,7 +107,9 @@ class ByCalls:
 class _Numbers(list[Any]):
     """The numbers that change, each read when a call needs it or one after it: an error leaves later ones undrawn."""
 
-    left: Iterator[Dynamic]
+    def __init__(self, program: Program):
+        super().__init__()
+        self.left = iter(program.dynamics)
 
     def read(self, count: float = math.inf) -> None:
         """Read them until there are `count`."""

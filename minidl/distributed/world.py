@@ -72,6 +72,7 @@ class World:
     rank: int = 0
     size: int = 1
     by_images: bool = False                # a backward pass since the last `average` has weighted gradients by images
+    images: int = 0                        # of the batch of all ranks, where that is known
     of_parts: bool = False                 # each rank's loss is its part of a sum over the ranks, not its images' mean
 
     def sum(self, flat: Array) -> None:
@@ -104,6 +105,12 @@ class World:
         """This world, for sums that are to be of several values."""
         return Counted(self)
 
+    def require_several(self, values: float) -> None:
+        """Refuse a batch of all ranks with 1 value per channel."""
+        if values == 1:
+            raise ValueError("batch_norm: the batch of all ranks has 1 value per channel, which is its own mean and "
+                             "has no variance; train with more images per batch, or call .eval()")
+
     def prepare(self, device: str) -> None:
         """Be ready for arrays of a device, "cpu" or "cuda". Raises ValueError if several ranks cannot compute on
         it."""
@@ -131,9 +138,7 @@ class Counted:
     def sum(self, flat: Array) -> None:
         """As World.sum."""
         self.world.sum(flat)
-        if flat[-1] == 1:
-            raise ValueError("batch_norm: the batch of all ranks has 1 value per channel, which is its own mean and "
-                             "has no variance; train with more images per batch, or call .eval()")
+        self.world.require_several(flat[-1])
 
 
 One = World                                # of a process that is alone

@@ -79,7 +79,7 @@ def update(model: nn.Module, optimizer: optim.Optimizer, batches: Sequence[Batch
     params = [p for group in optimizer.groups for p in group["params"]]
     total: Tensor | float = 0              # how much the batches count together
     known, seen, mean, classes = images, 0, 0.0, False
-    with ranks.of_parts() as size:
+    with ranks.of_parts(images if len(batches) == 1 else 0) as size:
         for batch in batches:
             outputs = batch.outputs(model)
             value = batch.loss(loss, outputs)

@@ -88,14 +88,15 @@ def whole_loss(loss: Tensor, count: int, weight: Tensor | None) -> tuple[float, 
 
 
 @contextmanager
-def of_parts() -> Iterator[int]:
-    """Within this, each rank's loss is its part of a sum, whatever its images are. Gives the number of ranks."""
+def of_parts(images: int = 0) -> Iterator[int]:
+    """Within this, each rank's loss is its part of a sum, whatever its images are. images: how many all ranks have, if
+    that is known. Gives the number of ranks."""
     world = current()
-    world.of_parts = True
+    world.of_parts, world.images = True, images
     try:
         yield world.size
     finally:
-        world.of_parts = False
+        world.of_parts, world.images = False, 0
 
 
 def send(modules: Iterable[nn.Module], optimizer: optim.Optimizer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ...core.tensor import Tensor, mark_changed
 from ..arrays.shapes import reshape
@@ -147,7 +147,7 @@ def over_batch(k, x: Tensor, weight: Tensor | None, bias: Tensor | None, *, runn
 
 def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
                weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
-               momentum: float = 0.1, eps: float = 1e-5, *, world: World | None = None) -> Tensor:
+               momentum: float = 0.1, eps: float = 1e-5, *, world: object = None) -> Tensor:
     """Each channel minus its mean, divided by its deviation: x (n,c,...) -> the same shape (Ioffe and Szegedy 2015).
 
     y = (x - mean) / sqrt(var + eps) * weight + bias, with weight and bias (c,). In training mean and variance are those
@@ -166,7 +166,10 @@ def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tenso
     [[-1.0, -1.0], [1.0, 1.0]]
     """
     running = running_mean, running_var
-    counts = getattr(world, "counted", world) if x.device == "cpu" else world
+    ranks = cast("World | None", world)
+    counts = getattr(ranks, "counted", ranks) if x.device == "cpu" else ranks
+    if training and ranks is not None and getattr(ranks, "images", None):
+        ranks.require_several(ranks.images * math.prod(x.shape[2:]))
     if (running_mean is None) != (running_var is None):
         raise ValueError(f"batch_norm: running_mean is {running_mean if running_mean is None else 'given'} and "
                          f"running_var is {running_var if running_var is None else 'given'}; give both or none")
@@ -181,7 +184,7 @@ def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tenso
                              "or training=True to take the batch's own")
         return _batch_norm(x, weight, bias, *running, eps=eps)
     if running_mean is None or running_var is None:
-        return _batch_norm(x, weight, bias, None, None, eps=eps, world=world, counts=counts)
+        return _batch_norm(x, weight, bias, None, None, eps=eps, world=ranks, counts=counts)
     if not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
         raise ValueError(f"batch_norm: momentum is {momentum!r} but must be a number from 0 to 1, the share of the "
                          "batch's values in the running ones")
@@ -192,7 +195,7 @@ def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tenso
                             "both to one with .to()")
     mark_changed((running_mean, running_var))          # they are no inputs: no gradient depends on what they were
     return _batch_norm(x, weight, bias, None, None, running=(running_mean._data, running_var._data),
-                       momentum=float(momentum), eps=eps, world=world, counts=counts)
+                       momentum=float(momentum), eps=eps, world=ranks, counts=counts)
 
 
 # ---------------------------------------------------------------- of each image
