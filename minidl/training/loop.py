@@ -316,7 +316,7 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
                 f"goes on in epoch {place.epoch + 1}/{epochs}, after step {place.step}")
         ranks.called(called, "on_train_begin", None, run)
         history = _Fit(run, place, epochs, schedule or optim.constant(), called, saved, progress and first, say).run()
-        states = world.tell(called.state_dict() if first else [])      # such as the averages of an EMA
+        states = world.tell(called.state_dict() if first and world.size > 1 else [])       # as an EMA's averages
         if not first and [each["kind"] for each in states] == called.kinds():
             called.load_state_dict(states)
         return history
