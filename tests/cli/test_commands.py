@@ -267,6 +267,13 @@ def test_transposed_convolutions_and_attention_are_counted() -> None:
     assert nn.summary(Net(), (2, 5, 4)).multiply_adds == 2 * 5 * 5 * (4 + 3)
 
 
+@pytest.mark.parametrize(("net", "products"), [
+    (nn.LocallyConnected2d(3, 4, (8, 8), 3, padding=1), 4 * 27 * 8 * 8),
+    (nn.TableConv2d(3, [(0, 1), (1, 2)], 5), 2 * 3 * 25 * 4 * 4)])
+def test_copies_of_pixels_and_weights_are_no_products(net: nn.Module, products: int) -> None:
+    assert nn.summary(net, (3, 8, 8)).multiply_adds == products
+
+
 @pytest.mark.parametrize(("net", "shapes", "neurons"), [
     (nn.LSTM(6, 4, batch_first=True), [(5, 6)], 5 * 4), (nn.LSTMCell(6, 4), [(6,)], 4),
     (nn.GRU(6, 4, 2, batch_first=True, bidirectional=True), [(5, 6)], 5 * 8),

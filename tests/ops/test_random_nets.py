@@ -137,7 +137,6 @@ def twins_layers(torch: Any) -> dict[str, Any]:
             self.k, self.out = k, (size[0] - k + 1, size[1] - k + 1)
             self.weight = layers.Parameter(torch.zeros(m, c * k * k, *self.out))
             self.bias = layers.Parameter(torch.zeros(m, *self.out))
-            self.register_buffer("windows", torch.zeros(c * k * k, 1, k, k))
 
         def forward(self, x: Any) -> Any:
             windows = functional.unfold(x, self.k).reshape(len(x), -1, *self.out)

@@ -28,7 +28,7 @@ def images(layer: nn.LocallyConnected2d, n: int = 2) -> np.ndarray:
 def test_each_output_has_its_own_filter(options: dict[str, Any]) -> None:
     layer = layer_of(**options)
     padding = options.get("padding", ((0, 0), (0, 0)))
-    (kh, kw), (sh, sw) = layer.windows.shape[2:], np.broadcast_to(options.get("stride", 1), 2)
+    (kh, kw), (sh, sw) = layer.kernel_size, np.broadcast_to(options.get("stride", 1), 2)
     x = np.pad(images(layer), ((0, 0), (0, 0), *padding))
     y, w = layer(Tensor(images(layer))).numpy(), layer.weight.numpy()
     for i, j in np.ndindex(y.shape[2:]):
@@ -48,7 +48,6 @@ def test_with_shared_weights_it_is_a_convolution() -> None:
 @pytest.mark.parametrize("options", CASES[1:3], ids=str)
 def test_its_gradients(options: dict[str, Any]) -> None:
     layer = layer_of(**options)
-    layer.windows = Tensor(layer.windows.numpy().astype(float))
     inputs = [Tensor(images(layer).astype(float), requires_grad=True)]
     inputs += [Tensor(p.numpy().astype(float), requires_grad=True) for p in layer.parameters()]
 

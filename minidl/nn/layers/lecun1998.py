@@ -169,25 +169,27 @@ class LocallyConnected2d(Module):
         super().__init__()
         in_channels, out_channels = _positive("LocallyConnected2d", in_channels=in_channels, out_channels=out_channels)
         kh, kw = pair("LocallyConnected2d", "kernel_size", kernel_size, 1)
-        self.stride, self.padding = plain(stride), plain(padding)
+        self.stride, self.padding, self.kernel_size = plain(stride), plain(padding), (kh, kw)
         self.shape = in_channels, *pair("LocallyConnected2d", "size", size, 1)
         taps = in_channels * kh * kw
         g = conv_geometry((1, *self.shape), (taps, in_channels, kh, kw), None, stride, padding, "auto")
         self.weight = _parameter((out_channels, taps, g.oh, g.ow), taps)
         self.bias = _parameter((out_channels, g.oh, g.ow), taps) if bias else None
-        ones = np.eye(kh * kw, dtype=np.float32).reshape(kh * kw, 1, kh, kw)       # filters that each copy one pixel
-        self.windows = Tensor(np.tile(ones, (in_channels, 1, 1, 1)))
+        bottom, right = (g.oh - 1) * g.sh + 1, (g.ow - 1) * g.sw + 1
+        self._edges = g.left, g.right, g.top, g.bottom
+        self._places = [(slice(None), slice(None), slice(i, i + bottom, g.sh), slice(j, j + right, g.sw))
+                        for i in range(kh) for j in range(kw)]         # what each weight of a filter reads
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[1:] != self.shape:
             raise ValueError(f"LocallyConnected2d: x has shape {x.shape} but must be "
                              f"(n,{','.join(map(str, self.shape))}); build the layer with x's channels and size")
-        windows = ops.conv2d(x, self.windows, stride=self.stride, padding=self.padding, groups=self.shape[0])
-        y = ops.einsum("nkij,mkij->nmij", windows, self.weight)
+        x = ops.pad(x, widths=self._edges)
+        windows = ops.stack([x[place] for place in self._places], axis=2)
+        y = ops.einsum("nkij,mkij->nmij", windows.reshape(len(x), *self.weight.shape[1:]), self.weight)
         return y if self.bias is None else y + self.bias
 
     def extra_repr(self) -> str:
         m, _, oh, ow = self.weight.shape
-        kh, kw = self.windows.shape[2:]
-        return (f"{self.shape[0]}, {m}, size={self.shape[1:]}, kernel_size=({kh}, {kw}), stride={self.stride}, "
+        return (f"{self.shape[0]}, {m}, size={self.shape[1:]}, kernel_size={self.kernel_size}, stride={self.stride}, "
                 f"padding={self.padding}, outputs=({oh}, {ow})" + ", bias=False" * (self.bias is None))

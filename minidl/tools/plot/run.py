@@ -225,7 +225,7 @@ def answer(model: nn.Module, test: Batches, notes: list[str], views: Views | Non
                 labels[batch.weights.numpy() == 0] = -1        # does not count, as in the metrics
                 targets = Tensor(labels)
             if views is not None:
-                with watching(views, Watcher()):       # units are those of one call of the net
+                with watching(views, Watcher(views)):       # units are those of one call of the net
                     outputs = batch.outputs(views)
             if example is None:
                 example = mapped(lambda part: part[:1], batch.inputs)
@@ -381,7 +381,7 @@ class Units(Watcher):
     are the channels of a convolution, and else the last axis. Gates of recurrent layers are no units."""
 
     def __init__(self, model: nn.Module):
-        super().__init__()
+        super().__init__(model)
         self.paths = {id(module): path for path, module in model.named_modules()}
         self.count = Counter[tuple[str, int]]()
         self.ends: dict[tuple[str, int, int], tuple[np.ndarray, np.ndarray]] = {}
