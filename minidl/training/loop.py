@@ -129,8 +129,10 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Any, ...]], *, loss: Func
     The share is NaN if the targets are not the integer classes of logits (n,classes). metrics: by name, what else is
     measured, as for `fit`; their means, by name, are then a third result.
 
-    Raises ValueError if there is no image; FloatingPointError if the loss is not finite.
+    Warns of a `data.DataLoader` whose drop_last leaves out items. Raises ValueError if there is no image;
+    FloatingPointError if the loss is not finite.
     """
+    _warn_of_left_out("evaluate: the loader", batches, 3)
     means = _evaluated(model, batches, loss, metrics or {})
     found = means["loss"], means.get("accuracy", math.nan)
     return found if metrics is None else (*found, {name: means[name] for name in metrics})
@@ -203,6 +205,12 @@ def _evaluated(model: nn.Module, batches: Iterable[tuple[Any, ...]], loss: Funct
             if whole:
                 seen.append(measure.answers_of("WholeSet", (outputs, batch.targets)))
     return _means(metrics, count, classes, whole, seen, shared)
+
+
+def _warn_of_left_out(who: str, batches: object, level: int) -> None:
+    if isinstance(batches, data.DataLoader) and (left := batches.count - batches.images_per_epoch) > 0:
+        warnings.warn(f"{who} leaves out {left} of {batches.count} items, and the means are without them; pass "
+                      "drop_last=False", UserWarning, stacklevel=level)
 
 
 def training(model: nn.Module) -> AbstractContextManager[object]:
@@ -331,6 +339,7 @@ def _check_fit(optimizer: Any, train: object, test: object, epochs: object, sche
         optim.clip.check_limit("fit", "clip", clip)
     require_trainer("fit", optimizer, train=train, test=test)
     require_same_names("fit", train, test)
+    _warn_of_left_out("fit: the test loader", test, 5)
     if isinstance(schedule, (list, tuple)) and all(map(callable, schedule)):
         if len(schedule) != len(optimizer.groups):
             raise ValueError(f"fit: schedule has {len(schedule)} functions but the optimizer has "

@@ -92,13 +92,20 @@ def test_a_folder_without_pictures_is_refused(tmp_path: Path) -> None:
     (["c/x.png", "a/x.png", "a/2019/01/x.JPG"], "a/2019/01/x.JPG is in a folder within "),
     (["train/a/x.png", "test/a/x.png"], "test/a/x.png is in a folder within "),
     (["cows/", "pets/cat/x.png"], "the class 'cows' has no pictures (.png, .jpg, "),
+    (["a/x.png", "b/x.png", "b/y.JFIF"], "b/y.JFIF is a picture of another format than .png, .jpg, "),
+    (["a/x.png", "b/x.png", "y.jpg"], "y.jpg is beside the folders of classes, and would be left out"),
+    (["a/x.png", "b/x.png", "c@"], "c is beside the folders of classes, and would be left out"),
 ])
 def test_no_class_vanishes(tmp_path: Path, names: list[str], message: str) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).mkdir() if name[-1] == "/" else (tmp_path / name).write_bytes(b"no picture")
+        if name[-1] == "@":                # a link to nothing
+            os.symlink("/nowhere", tmp_path / name[:-1])
+        else:
+            (tmp_path / name).mkdir() if name[-1] == "/" else (tmp_path / name).write_bytes(b"no picture")
     with pytest.raises(ValueError, match=f"^from_folder: .*{re.escape(message)}.*; (add some, or remove the folder|move"
-                                         " it up into this one, or name the folder that holds the classes)$"):
+                                         " it up into this one, or name the folder that holds the classes|convert or "
+                                         "remove it|move it into one of these, or remove it)$"):
         from_folder(tmp_path, 8)
     for split in ("train", "test"):
         shelf(tmp_path / "both" / split, "cat", "dog", count=2)

@@ -624,8 +624,9 @@ def test_a_table_takes_memory_in_proportion_to_its_file(tmp_path: Path, name: st
     assert name not in ("two columns", "an index") or peak <= 65 * len(text)       # all cells are held once
 
 
-def test_an_index_goes_and_the_label_may_be_any_column(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text(",kind,x,y\n10,a,1,2\n11,b,3,4\n12,a,5,6\n")
+@pytest.mark.parametrize("index", ["", "Unnamed: 0"])
+def test_an_index_goes_and_the_label_may_be_any_column(tmp_path: Path, index: str) -> None:
+    (tmp_path / "t.csv").write_text(f"{index},kind,x,y\n10,a,1,2\n11,b,3,4\n12,a,5,6\n")
     table = from_csv(tmp_path / "t.csv", "kind")
     assert (table.columns, table.classes) == (("x", "y"), ("a", "b"))
     assert table.rows.tolist() == [[1, 2], [3, 4], [5, 6]]

@@ -958,6 +958,18 @@ def test_predict_refuses_a_loader_that_leaves_images_out() -> None:
         training.predict(model, loader(x, y, shuffle=False, drop_last=True))
 
 
+@pytest.mark.parametrize("who", ["evaluate: the", "fit: the test"])
+def test_means_without_the_images_of_a_last_batch_are_said(who: str) -> None:
+    model, (x, y) = net(), arrays()
+    batches = data.DataLoader((x, y), 7, drop_last=True)
+    with pytest.warns(UserWarning, match=rf"^{who} loader leaves out {len(x) % 7} of {len(x)} items, and ") as caught:
+        if who[0] == "e":
+            training.evaluate(model, batches)
+        else:
+            training.fit(model, sgd(model), batches, batches, epochs=1, **QUIET)
+    assert caught[0].filename == __file__
+
+
 # ---------------------------------------------------------------- names of the two sets
 def table(columns: tuple[str, ...] = ("a", "b"), classes: tuple[str, ...] = ("ash", "birch", "cedar")) -> data.Table:
     x = np.random.default_rng(1).standard_normal((30, 2))

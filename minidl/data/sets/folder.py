@@ -13,7 +13,7 @@ import numpy as np
 from ..chance import chances, for_the_test, require_both, require_two
 from ..sources import random_split
 from .datasets import Data, Dataset, Folder
-from .picture import FORMATS, MODES, read_picture
+from .picture import FORMATS, MODES, NOT_READ, read_picture
 from .table import from_csv
 
 
@@ -25,8 +25,8 @@ def from_folder(path: Folder, size: int | tuple[int, int], *, channels: int = 3,
     the folders, sorted, and within a class pictures are sorted by name; files with another ending than a picture's are
     passed over. Needs Pillow, the extra `image`.
 
-    Raises ValueError for a folder or class without pictures, pictures in a folder within a class's, a file that is no
-    picture although its name says so, a picture of more than 2^26 pixels or of values that are no 8 or 16 bits, a size
+    Raises ValueError for a folder or class without pictures, pictures in a folder within a class's or beside these, or
+    of another format by their names, a file that is no picture although its name says so, a picture of more than 2^26 pixels or of values that are no 8 or 16 bits, a size
     below 1 or other channels; FileNotFoundError for a path that is not a folder; OSError for a file that cannot be
     opened; ImportError without Pillow.
     """
@@ -54,8 +54,8 @@ def from_folder(path: Folder, size: int | tuple[int, int], *, channels: int = 3,
 
 
 def _pictures(root: Path) -> dict[str, list[Path]]:
-    """The pictures of each class, both in the order of names. Raises ValueError for a class without any, and for
-    pictures in a folder within it: no picture is left out silently."""
+    """The pictures of each class, both in the order of names. Raises ValueError for a class without any, for pictures
+    in a folder within it or beside it, and for those of a format that is not read: none is left out silently."""
     found = {}
     for folder in sorted(below for below in root.iterdir() if below.is_dir() and below.name[0] != "."):
         seen = sorted(file for file in folder.rglob("*")
@@ -69,7 +69,15 @@ def _pictures(root: Path) -> dict[str, list[Path]]:
         if not files:
             raise ValueError(f"from_folder: the class {folder.name!r} has no pictures ({', '.join(FORMATS)}) in "
                              f"{folder}; add some, or remove the folder")
+        if other := next((file for file in seen if file.suffix.lower() in NOT_READ), None):
+            raise ValueError(f"from_folder: {other} is a picture of another format than {', '.join(FORMATS)}; convert "
+                             "or remove it")
         found[folder.name] = files
+    loose = next((each for each in sorted(root.iterdir()) if each.name[0] != "." and not each.is_dir() and (
+        each.suffix.lower() in {*FORMATS, *NOT_READ} or not each.exists())), None)         # a link to nothing
+    if found and loose:
+        raise ValueError(f"from_folder: {loose} is beside the folders of classes, and would be left out; move it into "
+                         "one of these, or remove it")
     return found
 
 

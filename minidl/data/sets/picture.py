@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Pillow's name of the format, by the ending of a file. Pillow knows more, and runs Ghostscript for some of them.
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".gif": "GIF", ".webp": "WEBP", ".ppm": "PPM",
            ".pgm": "PPM", ".tif": "TIFF", ".tiff": "TIFF"}
+NOT_READ = ".avif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jxl", ".pbm", ".pnm", ".tga"         # pictures, too
 MODES = {1: "L", 3: "RGB"}                 # Pillow's, by the number of channels
 MAX_PIXELS = 2**26
 LARGE, together = 2**23, Semaphore(4)      # at most 4 pictures of more pixels are decoded at once, to limit memory

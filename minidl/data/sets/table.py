@@ -24,6 +24,7 @@ LIMIT, MAX_COLUMNS = 1e30, 2**10
 SMALL = 1e-100                             # a spread of numbers whose squares are rounded
 SURE_CLASSES = 20                          # up to this many different integers are classes, however few rows there are
 MAX_LINE = 2**20                           # characters
+UNNAMED = "", "Unnamed: 0", "Unnamed: 0.1" # an index, and what pandas calls one that it read from a file
 # What pandas reads as missing, and "?". In exactly this spelling: Na and none may be classes.
 MISSING = frozenset(["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
                      "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?"])
@@ -99,8 +100,8 @@ def from_csv(path: str | os.PathLike[str], label: str | None = None, *, header: 
     """The table in a CSV file, UTF-8 with commas: rows float64 (n,columns) and the class of each row.
 
     label: the column of the classes; None for the last. header: whether the first line names the columns; None to
-    decide by its values and those below (docs/data.md has the rule). An unnamed first column whose values all differ is
-    an index, and left out. Classes are texts or integers, and sorted; all other columns are numbers. Empty lines are
+    decide by its values and those below (docs/data.md has the rule). A first column whose values all differ is an index,
+    and left out, if it has no name or pandas' name for one, "Unnamed: 0". Classes are texts or integers, and sorted; all other columns are numbers. Empty lines are
     skipped.
 
     Raises ValueError, with line, column and value if one value is wrong, for a first line that may be names or a row, a
@@ -154,7 +155,7 @@ def read_cells(who: str, path: str | os.PathLike[str], header: bool | None = Non
         if len(cells) != len(columns):
             raise ValueError(f"{who}: {path}, line {line} has {len(cells)} values but there are {len(columns)} "
                              "columns; complete or remove it")
-    if not columns[0] and len({cells[0] for _, cells in lines}) == len(lines) and len(columns) > 1:
+    while columns[0] in UNNAMED and len({cells[0] for _, cells in lines}) == len(lines) and len(columns) > 1:
         columns = columns[1:]
         for _, cells in lines:             # in place: a second list of all cells would double the memory
             del cells[0]
