@@ -14,8 +14,10 @@ from functools import partial, wraps
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar, cast
 
+import numpy as np
+
 from . import data, nn, ops, optim
-from .core.device import resolve
+from .core.device import flags, resolve
 from .core.tensor import Tensor
 from .ops.create import tensor
 
@@ -255,16 +257,36 @@ def _asked_of(place: str) -> Any:
 
 def told(function: F) -> F:
     """A function, or a class's __init__, that for wrong arguments says what it takes, and what replaces the options of
-    other libraries."""
+    other libraries. Of those that an __init__ accepts, flags are True or False, and other numbers are not."""
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
+        made = function.__name__ == "__init__"
         try:
-            return function(*arguments, **options)
+            result = function(*arguments, **options)
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                if made:
+                    _require_kinds(function, arguments, options)
                 raise                      # the function's own
             raise TypeError(_not_taken(function, arguments, options, error)) from None
+        if made:
+            _require_kinds(function, arguments, options)
+        return result
     return cast(F, call)
+
+
+def _require_kinds(function: Callable[..., Any], arguments: tuple[object, ...], options: dict[str, object]) -> None:
+    """Refuse flags that are not True or False, and what is not a number in the place of one: a dropout may be given
+    where a layer has its bias, and False for its bias where it has its eps."""
+    who = type(arguments[0]).__name__
+    by_place = zip(function.__code__.co_varnames[:function.__code__.co_argcount], arguments, strict=False)
+    for what, given in {**dict(by_place), **options}.items():
+        kind = function.__annotations__.get(what)
+        if kind == "bool":
+            flags(who, **{what: given})
+        elif (kind == "float" or (kind == "float | None" and given is not None)) and (
+                isinstance(given, (bool, np.bool_)) or not hasattr(given, "__float__")):
+            raise ValueError(f"{who}: {what} is {given!r} but must be a number; a flag goes by its name")
 
 
 def _not_taken(function: Callable[..., Any], arguments: tuple[object, ...], options: dict[str, object],

@@ -147,6 +147,18 @@ def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
+def flags(who: str, **given: object) -> None:
+    """Refuse what is not True or False: a name in the place of a flag, as of a dtype or an activation, counts as True.
+
+    >>> flags("sort", descending="stable")
+    Traceback (most recent call last):
+    ValueError: sort: descending is 'stable' but must be True or False
+    """
+    for what, flag in given.items():
+        if flag is not True and flag is not False and (np.ndim(flag) or flag not in (0, 1)):  # type: ignore[arg-type]
+            raise ValueError(f"{who}: {what} is {flag!r} but must be True or False")
+
+
 def unmasked(who: str, data: object) -> None:
     """Raise ValueError if data is a NumPy masked array with masked values, or nested lists with one: an ordinary array
     would have some number in each of these places, and no mask.

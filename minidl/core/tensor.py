@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import device as _device
-from .device import Array, DType
+from .device import Array, DType, flags
 from .mode import Listener, clock, mode, unwrapped
 
 if TYPE_CHECKING:
@@ -99,6 +99,8 @@ class Tensor(Attached):
     _counted: tuple[Any, ...] | None
 
     def __init__(self, data: object, requires_grad: bool = False, device: str | None = None, dtype: DType = None):
+        if requires_grad is not False:     # a dtype comes second in np.array
+            flags("Tensor", requires_grad=requires_grad)
         data = unwrapped(data)
         if isinstance(data, Tensor):
             raise TypeError(f"Tensor: data is a Tensor already (shape {data.shape}); use .detach() or .to()")
@@ -313,6 +315,7 @@ class Tensor(Attached):
         for a graph that was already used, and if an input or a result of one of its operations was changed in
         place since it was recorded; with create_graph also for a gradient that cannot be differentiated: it names it.
         """
+        flags("backward", create_graph=create_graph)
         if not self.requires_grad:
             raise ValueError(f"backward: this Tensor (shape {self.shape}) does not require a gradient; compute "
                              "it from a Tensor with requires_grad=True, outside no_grad()")

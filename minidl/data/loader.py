@@ -19,7 +19,6 @@ from ..core.device import Array, DType, as_array, resolve, to_device, to_numpy
 from ..core.mode import Watched, mode
 from ..core.tensor import Tensor, wrap
 from ..ops.common.backend import backend_of, primitives_of
-from ..ops.common.geometry import flags
 from .images import Augment, Stored
 from .sets.datasets import Dataset
 from .sets.table import Table
@@ -90,7 +89,6 @@ class DataLoader(Watched, Generic[D]):
         for what, value, least in (("batch_size", batch_size, 1), ("padding", padding, 0),
                                    ("prefetch", prefetch, 0), ("seed", seed, 0)):
             _check_int(what, value, least)
-        flags("DataLoader", shuffle=shuffle, drop_last=drop_last)
         if dtype is not None and np.dtype(dtype) not in (np.float32, np.float64):
             raise ValueError(f"DataLoader: dtype is {np.dtype(dtype)} but must be float32 or float64")
         self.dataset: Any = dataset

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
-from ..core.device import DType, as_array, destination, to_device, unmasked
+from ..core.device import DType, as_array, destination, flags, to_device, unmasked
 from ..core.mode import Watched, mode, no_grad, note_change
 from ..core.tensor import Tensor, mark_changed
 from ..ops.create import tensor
@@ -168,6 +168,7 @@ class Module(Habits, Watched):
     def train(self: M, training: bool = True) -> M:
         """Switch this Module and all below to training (dropout on), or with False to evaluation: those that have a
         `train` of their own by that."""
+        flags("train", training=training)
         done: tuple[str, ...] = ()         # what these have switched
         for path, module, _ in self._walk(""):
             if module is self or (type(module).train is Module.train and "train" not in vars(module)):
@@ -195,6 +196,7 @@ class Module(Habits, Watched):
         it has seen a Tensor that requires a gradient. So parameters frozen one by one are found too, and a running mean
         stays a buffer. Raises TypeError if one is not a float32 or float64 now; then nothing has changed.
         """
+        flags("requires_grad_", requires_grad=requires_grad)
         mode.recorder.refuse("freezes or unfreezes parameters with .requires_grad_()")
         found = self._ever_parameters()
         for name, t in found:

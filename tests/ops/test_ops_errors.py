@@ -126,6 +126,31 @@ def own_op(backward: Callable[[Any], Any]) -> None:
 
 
 # what: (call, error, words)
+NO: Any = "no"
+FLAGS: list[tuple[object, str, Callable[[], Any]]] = [         # in the place of something else
+    ("relu", "RNN: bias", lambda: nn.RNN(2, 3, bias="relu")),  # type: ignore[arg-type]
+    (0.5, "LSTM: bias", lambda: nn.LSTM(2, 3, 2, 0.5)),        # type: ignore[arg-type]
+    (None, "Conv1d: bias", lambda: nn.Conv1d(2, 3, 1, bias=None)),         # type: ignore[arg-type]
+    ("no", "BatchNorm2d: affine", lambda: nn.BatchNorm2d(4, affine=NO)),
+    ("no", "train: training", lambda: nn.Tanh().train(NO)),
+    ("no", "requires_grad_: requires_grad", lambda: nn.Tanh().requires_grad_(NO)),
+    ("no", "requires_grad_: requires_grad", lambda: zeros(2).requires_grad_(NO)),
+    (np.float64, "Tensor: requires_grad", lambda: Tensor([1.0], np.float64)),          # type: ignore[arg-type]
+    ("no", "backward: create_graph", lambda: zeros(2).sum().backward(create_graph=NO)),
+    ("stable", "sort: descending", lambda: zeros(2, 3).sort(0, "stable")),             # type: ignore[arg-type]
+    ("stable", "argsort: descending", lambda: ops.argsort(zeros(2), 0, "stable")),     # type: ignore[arg-type]
+    (np.float64, "sum: keepdims", lambda: zeros(2, 3).sum(0, np.float64)),             # type: ignore[arg-type]
+    ("no", "logsumexp: keepdims", lambda: zeros(2, 3).logsumexp(0, NO)),
+    ("no", "unique: sorted", lambda: zeros(2).unique(NO)),
+    ("no", "dropout: training", lambda: ops.dropout(zeros(2), 0.5, NO)),
+    ("no", "batch_norm: training", lambda: ops.batch_norm(zeros(2, 3), training=NO)),
+    ("no", "kl_div: log_target", lambda: ops.kl_div(zeros(2), zeros(2), log_target=NO))]
+NUMBERS: list[tuple[object, str, Callable[[], Any]]] = [
+    (False, "BatchNorm2d: eps", lambda: nn.BatchNorm2d(4, False)), (True, "LeakyReLU: negative_slope",
+                                                                   lambda: nn.LeakyReLU(True)),
+    (True, "BatchNorm1d: momentum", lambda: nn.BatchNorm1d(4, 1e-5, True)),
+    (True, "SGD: momentum", lambda: minidl.optim.SGD(nn.Linear(2, 3).parameters(), 0.1, True)),
+    ("no", "Dropout: p", lambda: nn.Dropout(NO)), ("no", "ELU: alpha", lambda: nn.ELU(NO))]
 ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a line of a pattern that is no call": (lambda: patterns.line("y = f(x"), ValueError,
                                             r"fuse: 'y = f\(x' is not a line of a rule; write it as"),
@@ -395,8 +420,11 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a stride of True": (lambda: conv(stride=True), ValueError, "conv2d: stride is True but must be an int or a pair"),
     "a padding of True": (lambda: conv(padding=True), ValueError, "conv2d: padding is True but must be p"),
     "groups of True": (lambda: conv(groups=True), ValueError, "conv2d: groups is True but must be an int of at least"),
-    "a flag that is a name": (lambda: nn.RNN(2, 3, bias="relu"), ValueError,
-                              "RNN: bias is 'relu' but must be True or False"),
+    **{f"a flag that is {value!r}, of {what}": ((lambda call=call: call()), ValueError,
+                                                f"{what} is {re.escape(repr(value))} but must be True or False")
+       for value, what, call in FLAGS},
+    **{f"{what} is {value!r}": ((lambda call=call: call()), ValueError, f"{what} is {value!r} but must be a number")
+       for value, what, call in NUMBERS},
     "features of True": (lambda: minidl.nn.Linear(True, 2), ValueError, "Linear: in_features is True but must be an i"),
     "expand to a float": (lambda: ops.expand(zeros(2, 1), (2, 3.0)), ValueError,  # type: ignore[arg-type]
                           r"expand: shape \(2, 1\) does not broadcast to \(2, 3.0\); from the right, sizes must be e"),

@@ -873,6 +873,7 @@ EDGES = r"must be p, \(ph, pw\) or \(\(top, bottom\), \(left, right\)\), ints of
     (lambda: nn.Dropout(float("nan")), r"Dropout: p is nan but must be in \[0, 1\)$"),
     (lambda: nn.MSELoss(reduction="avg"), "MSELoss: reduction 'avg' is not one of mean, sum, none"),
     (lambda: nn.Embedding(0, 3), "Embedding: num_embeddings is 0 but must be an int of at least 1"),
+    (lambda: nn.Embedding(2, 3, False), "Embedding: padding_idx is False but must be a row, 0 to 1"),
     (lambda: nn.Embedding(2, 3, padding_idx=2), "Embedding: padding_idx is 2 but must be a row, 0 to 1"),
     (lambda: nn.Conv2d(3, 4, 3, dilation=0), "Conv2d: dilation is 0 but must be an int or a pair"),
     (lambda: nn.Upsample(scale_factor=2, mode="bilinear"), "Upsample: mode 'bilinear' is not 'nearest', the only one"),

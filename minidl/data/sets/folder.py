@@ -26,9 +26,9 @@ def from_folder(path: Folder, size: int | tuple[int, int], *, channels: int = 3,
     passed over. Needs Pillow, the extra `image`.
 
     Raises ValueError for a folder or class without pictures, pictures in a folder within a class's or beside these, or
-    of another format by their names, a file that is no picture although its name says so, a picture of more than 2^26 pixels or of values that are no 8 or 16 bits, a size
-    below 1 or other channels; FileNotFoundError for a path that is not a folder; OSError for a file that cannot be
-    opened; ImportError without Pillow.
+    of another format by their names, a file that is not a picture although its name says so, a picture of more than
+    2^26 pixels or of values that are no 8 or 16 bits, a size below 1 or other channels; FileNotFoundError for a path
+    that is not a folder; OSError for a file that cannot be opened; ImportError without Pillow.
     """
     sides = [*size] if isinstance(size, (tuple, list, np.ndarray)) else [size, size]
     whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 1 for n in sides)

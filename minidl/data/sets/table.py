@@ -100,9 +100,9 @@ def from_csv(path: str | os.PathLike[str], label: str | None = None, *, header: 
     """The table in a CSV file, UTF-8 with commas: rows float64 (n,columns) and the class of each row.
 
     label: the column of the classes; None for the last. header: whether the first line names the columns; None to
-    decide by its values and those below (docs/data.md has the rule). A first column whose values all differ is an index,
-    and left out, if it has no name or pandas' name for one, "Unnamed: 0". Classes are texts or integers, and sorted; all other columns are numbers. Empty lines are
-    skipped.
+    decide by its values and those below (docs/data.md has the rule). A first column whose values all differ is an
+    index, and left out, if it has no name or pandas' name for one, "Unnamed: 0". Classes are texts or integers, and
+    sorted; all other columns are numbers. Empty lines are skipped.
 
     Raises ValueError, with line, column and value if one value is wrong, for a first line that may be names or a row, a
     file without rows, lines of other lengths or more than 2^20 characters, a column without a name or a name twice, a

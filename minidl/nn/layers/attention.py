@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from ... import ops
+from ...core.device import flags
 from ...core.tensor import Tensor
-from ...ops.common.geometry import flags
 from .. import init
 from ..module import Module
 from .basic import Linear, _positive
@@ -32,11 +32,11 @@ class MultiheadAttention(Module):
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, *,
                  batch_first: bool = False):
         super().__init__()
+        flags("MultiheadAttention", bias=bias)         # before the layer that has it
         embed_dim, num_heads = _positive("MultiheadAttention", embed_dim=embed_dim, num_heads=num_heads)
         if embed_dim % num_heads or not 0 <= dropout < 1:
             raise ValueError(f"MultiheadAttention: embed_dim is {embed_dim}, num_heads {num_heads} and dropout "
                              f"{dropout!r} but the heads must divide embed_dim, and dropout be in [0, 1)")
-        flags("MultiheadAttention", bias=bias, batch_first=batch_first)
         self.num_heads, self.dropout, self.batch_first = num_heads, dropout, bool(batch_first)
         self.in_proj_weight = init.xavier_uniform_(init.parameter((3 * embed_dim, embed_dim)))
         self.in_proj_bias = init.parameter((3 * embed_dim,)) if bias else None

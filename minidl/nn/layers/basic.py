@@ -10,7 +10,7 @@ import numpy as np
 
 from ... import ops
 from ...core.tensor import Tensor
-from ...ops.common.geometry import Padding, Pair, Triple, Windows, around, edges, pair, plain, several, whole
+from ...ops.common.geometry import Padding, Pair, Triple, Windows, around, edges, is_int, pair, plain, several, whole
 from .. import init
 from ..module import Module, require_module
 
@@ -217,7 +217,7 @@ class Embedding(Module):
         num_embeddings, embedding_dim = _positive("Embedding", num_embeddings=num_embeddings,
                                                   embedding_dim=embedding_dim)
         padding_idx = plain(padding_idx)
-        if padding_idx is not None and not 0 <= padding_idx < num_embeddings:
+        if padding_idx is not None and not (is_int(padding_idx, 0) and padding_idx < num_embeddings):
             raise ValueError(f"Embedding: padding_idx is {padding_idx!r} but must be a row, 0 to {num_embeddings - 1}")
         self.padding_idx = padding_idx
         self.weight = init.normal_(init.parameter((num_embeddings, embedding_dim)), 0.0, 1.0)

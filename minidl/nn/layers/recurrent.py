@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from ... import ops
 from ...core.tensor import Tensor
-from ...ops.common.geometry import flags
 from ...ops.create import zeros
 from ..module import Module
 from .basic import _parameter, _positive
@@ -92,7 +91,6 @@ class _Recurrent(Module):
 class _Cell(_Recurrent):
     def __init__(self, input_size: int, hidden_size: int, bias: bool, kind: str):
         super().__init__(input_size, hidden_size, kind)
-        flags(type(self).__name__, bias=bias)
         self._add("", self.input_size, bias)
 
     def forward(self, x: Tensor, hx: Given = None) -> Any:
@@ -144,7 +142,6 @@ class _Layers(_Recurrent):
         (self.num_layers,) = _positive(name, num_layers=num_layers)
         if not 0 <= dropout < 1:
             raise ValueError(f"{name}: dropout is {dropout!r} but must be in [0, 1)")
-        flags(name, bias=bias, batch_first=batch_first, bidirectional=bidirectional)
         if dropout and self.num_layers == 1:
             warnings.warn(f"{name}: dropout is {dropout!r} but num_layers is 1, and nothing is dropped: it is between "
                           "layers; put nn.Dropout behind it", UserWarning, stacklevel=5)     # `habits.told` is between

@@ -211,6 +211,7 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     return concatenate([unsqueeze(t, axis) for t in tensors], axis)
 
 
+@also
 def unique(x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:
     """The values of x in rising order, each once, along one axis. NaN is not equal to NaN: all NaNs are listed, last.
 

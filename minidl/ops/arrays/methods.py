@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.device import holds
+from ...core.device import flags, holds
 from ...core.mode import mode, note_change
 from ...core.tensor import Tensor, as_tensor
 from ..common.geometry import is_int
@@ -531,6 +531,7 @@ class Methods(Conversions, Operators):
 
     def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
         """Set whether backward() accumulates a gradient in this leaf."""
+        flags("requires_grad_", requires_grad=requires_grad)
         mode.recorder.flag(self)
         if self.node is not None:
             raise ValueError(f"requires_grad_: the Tensor was made by {self.node.name!r}; set it on a leaf, or on "

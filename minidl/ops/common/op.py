@@ -11,7 +11,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, overload
 import numpy as np
 
 from ...core.mode import mode
-from ...core.tensor import Array, Backward, Node, Tensor, counted, share, wrap
+from ...core.tensor import Array, Backward, Node, Tensor, counted, flags, share, wrap
 from .backend import BACKENDS, primitives_of
 from .checked import checks_of
 
@@ -21,6 +21,7 @@ OPS: dict[str, Callable[..., Tensor]] = {}     # every op of minidl by name; the
 ALSO = {"dim": "axis", "keepdim": "keepdims", "kernel_size": "size", "unbiased": "correction", "ddof": "correction",
         "start_dim": "start", "min": "low", "max": "high"}             # what others call an option, and its name here
 FAMILIES = "minidl.ops.arrays.", "minidl.ops.layers.", "minidl.ops.losses."       # where those of minidl are
+FLAG = bool, "bool"                        # how an option is annotated that is True or False
 NOT_COMPUTED = "eg"                        # float16 and longdouble, by their characters: Tensors only hold them
 
 
@@ -67,11 +68,14 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     optional = frozenset(i for i, p in enumerate(inputs_of) if p.default is None)
     integer = frozenset(i for i, p in enumerate(inputs_of) if p.name in index)
     ours = body.__module__.startswith("minidl.")
+    asked = frozenset(p.name for p in named.values() if p.annotation in FLAG)
 
     @wraps(body)
     def call(*inputs: Any, **options: Any) -> Tensor:
         if (len(inputs) != arity and not variadic) or (options and not options.keys() <= named.keys()):
             inputs, options = _bind(name, inputs_of, inputs, options, [*named], by_place)
+        for option in asked and asked & options.keys():
+            flags(name, **{option: options[option]})
         arrays: list[Any] = []
         sources: list[Node | Tensor | None] = []
         need: list[bool] = []
@@ -110,9 +114,8 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             raise _named(name, error, inputs) from error
         node = None
         if backward is not None and mode.grad and True in need:
-            if not ours:
-                backward = checks_of(name, arrays)(backward)
-            node = Node(name, k, tuple(sources), tuple(need), backward, id(y))
+            node = Node(name, k, tuple(sources), tuple(need), backward if ours else checks_of(name, arrays)(backward),
+                        id(y))
         result = wrap(y, node)
         if view:
             share(result, next(t for t in inputs if isinstance(t, Tensor)))
@@ -187,13 +190,17 @@ def renamed(name: str, options: dict[str, Any], own: Collection[str] = ()) -> di
 
 
 def also(function: Callable[P, R]) -> Callable[P, R]:
-    """A function whose options are also known by the names that others have for them."""
+    """A function whose options are also known by the names that others have for them, and whose flags are checked."""
     @wraps(function)
     def call(*arguments: P.args, **options: P.kwargs) -> R:
-        if not options.keys() <= takes:
+        if not options.keys() <= takes.keys():
             options = renamed(function.__name__, options, takes)  # type: ignore[assignment]
+        if asked:
+            given = {**dict(zip(takes, arguments, strict=False)), **options}
+            flags(function.__name__, **{option: given[option] for option in asked if option in given})
         return function(*arguments, **options)
-    takes = inspect.signature(function).parameters.keys()
+    takes = inspect.signature(function).parameters
+    asked = [name for name, p in takes.items() if p.annotation in FLAG]
     return call
 
 

@@ -7,7 +7,7 @@ from ...core.mode import mode
 from ...core.tensor import Tensor
 from ..common.conv.own import users
 from ..common.geometry import is_int
-from ..common.op import op
+from ..common.op import also, op
 
 __all__ = ["dropout", "dropout2d", "log_softmax", "relu", "sigmoid", "softmax", "tanh"]
 
@@ -89,6 +89,7 @@ def _dropout2d(k, x: Tensor, *, p: float, key: rng.Key):
     return k.mul(x, mask), lambda gy, need: (k.mul(gy, mask),)
 
 
+@also
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, key: rng.Key | None = None) -> Tensor:
     """Set each value to 0 with probability p and divide the others by 1 - p.
 
@@ -102,6 +103,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, key: rng.Key | 
     return _dropout(x, p=p, key=_key(key)) if training else x
 
 
+@also
 def dropout2d(x: Tensor, p: float = 0.5, training: bool = True, *, key: rng.Key | None = None) -> Tensor:
     """As `dropout`, but for whole channels: each map of each image of x (n,c,h,w) stays or becomes 0 (Tompson et al.
     2015). Raises ValueError for another number of axes too.

@@ -145,6 +145,7 @@ def over_batch(k, x: Tensor, weight: Tensor | None, bias: Tensor | None, *, runn
     return y, backward
 
 
+@also
 def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
                weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
                momentum: float = 0.1, eps: float = 1e-5, *, world: object = None) -> Tensor:

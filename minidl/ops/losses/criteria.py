@@ -9,7 +9,7 @@ import numpy as np
 from ...core.tensor import Tensor
 from ..arrays.basic import exp, log
 from ..arrays.select import where
-from ..common.op import op
+from ..common.op import also, op
 from .loss import REDUCTIONS, _labels
 from .nll import nll
 
@@ -153,6 +153,7 @@ def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, *, reduction: st
     return _binary_cross_entropy_with_logits(x, target, pos_weight, reduction=reduction)
 
 
+@also
 def kl_div(x: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """target (log(target) - x), elementwise, and 0 where target is 0: how far the probabilities whose logarithms
     are x are from the target (Kullback and Leibler 1951). log_target: the target has logarithms, too. reduction: as in

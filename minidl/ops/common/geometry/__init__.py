@@ -108,13 +108,6 @@ def whole(name: str, what: str, value: object, least: int) -> int:
     return several(name, what, value, least, ("",))[0]
 
 
-def flags(name: str, **given: object) -> None:
-    """Refuse what is not True or False: an activation's name in the place of a bias would count as True."""
-    for what, flag in given.items():
-        if flag not in (False, True):
-            raise ValueError(f"{name}: {what} is {flag!r} but must be True or False")
-
-
 def pair(name: str, what: str, value: Pair, least: int) -> tuple[int, int]:
     """An int, or a pair of ints (height, width), each at least `least`."""
     height, width = several(name, what, value, least, ("height", "width"))
