@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import reprlib
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
@@ -69,6 +70,11 @@ class Module(Habits, Watched):
         if isinstance(value, _HOLDERS) and self._remember(_held(name, value)):
             require_name(f"{type(self).__name__}: the attribute", name)
         super().__setattr__(name, value)
+        if not isinstance(value, _PLAIN) and (hidden := {*map(id, _hidden(value))}) and (
+                hidden - {id(t) for _, module, _ in self._walk("") for _, t in module._tensors()}):
+            warnings.warn(f"{type(self).__name__}: {name} is a {type(value).__name__} in which are parameters that no "
+                          "optimizer, file or device finds; derive its class from nn.Module, make a set a list",
+                          UserWarning, stacklevel=2)
 
     def __deepcopy__(self: M, memo: dict[int, Any]) -> M:
         """A copy whose parameters have no gradients, as of PyTorch's nets; a Tensor alone is copied with its own."""
@@ -295,6 +301,7 @@ class Module(Habits, Watched):
 
 
 _HOLDERS = (Tensor, Module, list, tuple, dict)
+_PLAIN = (Tensor, Module, dict, int, float, str, type(None))           # what hides nothing
 
 
 @contextmanager
@@ -346,6 +353,15 @@ def _held(path: str, value: Tensor | Module | list[object] | tuple[object, ...] 
                     if isinstance(value, dict):
                         require_name(f"{path}: the key", key)
                     yield name, held
+
+
+def _hidden(value: object) -> Iterator[Tensor]:
+    """The parameters in a set, in an object that is not a Module, or in a list of these, and in Modules there."""
+    for each in value if isinstance(value, (list, tuple)) else [value]:
+        if not isinstance(each, (*_PLAIN, *_HOLDERS)):
+            for found in each if isinstance(each, (set, frozenset)) else list(getattr(each, "__dict__", {}).values()):
+                held = [t for _, t in found.named_tensors()] if isinstance(found, Module) else [found]
+                yield from (t for t in held if isinstance(t, Tensor) and t.requires_grad and t.is_leaf)
 
 
 def require_name(what: str, name: object) -> None:

@@ -6,6 +6,8 @@ import array
 import copy
 import pickle
 import re
+import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -121,6 +123,20 @@ def test_lists_tuples_and_dicts_are_looked_into() -> None:
     other.load_state_dict(net.state_dict())
     np.testing.assert_array_equal(other.layers[1][1].weight.numpy(), net.layers[1][1].weight.numpy())
     assert "(layers.1.1): Linear(2, 3, bias=False)" in repr(net)
+
+
+@pytest.mark.parametrize(("place", "warned"), [
+    (lambda layer: SimpleNamespace(layer=layer), True), (lambda layer: [SimpleNamespace(weight=layer.weight)], True),
+    (lambda layer: {layer}, True), (lambda layer: SimpleNamespace(layer=layer.requires_grad_(False)), False),
+    (lambda layer: lambda x: layer(x), False)])
+def test_parameters_that_are_not_found_are_said(place: Any, warned: bool) -> None:
+    """As those of a block that is not a Module, which nothing trains. What is held elsewhere too is found."""
+    net, layer = nn.Module(), nn.Linear(2, 3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        net.block = place(layer)
+        net.layer, net.again = layer, place(layer)
+    assert [str(each.message).partition(" is a ")[0] for each in caught] == ["Module: block"] * warned
 
 
 @pytest.mark.parametrize(("value", "message"), [

@@ -68,13 +68,13 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     optional = frozenset(i for i, p in enumerate(inputs_of) if p.default is None)
     integer = frozenset(i for i, p in enumerate(inputs_of) if p.name in index)
     ours = body.__module__.startswith("minidl.")
-    asked = frozenset(p.name for p in named.values() if p.annotation in FLAG)
+    asked = [p.name for p in named.values() if p.annotation in FLAG]
 
     @wraps(body)
     def call(*inputs: Any, **options: Any) -> Tensor:
         if (len(inputs) != arity and not variadic) or (options and not options.keys() <= named.keys()):
             inputs, options = _bind(name, inputs_of, inputs, options, [*named], by_place)
-        for option in asked and asked & options.keys():
+        for option in [each for each in asked if each in options]:
             flags(name, **{option: options[option]})
         arrays: list[Any] = []
         sources: list[Node | Tensor | None] = []
