@@ -155,7 +155,7 @@ def flags(who: str, **given: object) -> None:
     ValueError: sort: descending is 'stable' but must be True or False
     """
     for what, flag in given.items():
-        if flag is not True and flag is not False and (np.ndim(flag) or flag not in (0, 1)):  # type: ignore[arg-type]
+        if not isinstance(flag, bool) and (np.ndim(flag) or flag not in (False, True)):    # type: ignore[arg-type]
             raise ValueError(f"{who}: {what} is {flag!r} but must be True or False")
 
 

@@ -339,6 +339,13 @@ def test_a_regression_has_its_residuals(tmp_path: Path) -> None:
     assert "Root mean square error 1," in page._scatter(found)
 
 
+def test_of_many_numbers_the_first_are_drawn_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "MAX_NUMBERS", 3)
+    notes, three = list[str](), np.ones((3, 1), np.float32)
+    assert len(run.answer(Same(), [(three, three + 1)] * 3, notes)["numbers"].targets) == 3
+    assert notes == ["6 test items are left out: the others are enough."]
+
+
 @pytest.mark.parametrize(("targets", "part"), [([1.5, NAN, 2.0], "numbers"), ([0.0, NAN, 1.0], "labels"),
                                                ([NAN] * 3, "")])
 def test_items_that_are_not_finite_are_left_out_with_a_note(targets: list[float], part: str) -> None:

@@ -350,18 +350,21 @@ class Regression:
 
     def __init__(self, preprocessing: object):
         self.parts: list[tuple[np.ndarray, np.ndarray]] = []
+        self.more = 0
 
     def take(self, inputs: Tensor, outputs: Tensor, targets: Tensor) -> None:
         if sum(part.size for part, _ in self.parts) < MAX_NUMBERS:
             self.parts.append(tuple(each.numpy().reshape(len(each), -1).astype(np.float64)  # type: ignore[arg-type]
                                     for each in (targets, outputs)))
+        else:
+            self.more += len(targets)
 
     def found(self, names: list[str]) -> dict[str, Any]:
         both = [np.concatenate(each) for each in zip(*self.parts)]
         known = np.isfinite(both[0]).all(axis=1) & np.isfinite(both[1]).all(axis=1)
         targets, outputs = (each[known] for each in both)
-        found: dict[str, Any] = {"notes": [f"{np.sum(~known)} test items are left out: their outputs or targets are "
-                                           "not finite."] * (not known.all())}
+        left_out = {"their outputs or targets are not finite": np.sum(~known), "the others are enough": self.more}
+        found: dict[str, Any] = {"notes": [f"{n} test items are left out: {why}." for why, n in left_out.items() if n]}
         if np.array_equal(np.unique(targets), [0, 1]):
             shares = outputs.min() >= 0 and outputs.max() <= 1
             return {**found, "labels": Labels(targets == 1, outputs > (0.5 if shares else 0), names)}
