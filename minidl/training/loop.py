@@ -129,10 +129,10 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Any, ...]], *, loss: Func
     The share is NaN if the targets are not the integer classes of logits (n,classes). metrics: by name, what else is
     measured, as for `fit`; their means, by name, are then a third result.
 
-    Warns of a `data.DataLoader` whose drop_last leaves out items. Raises ValueError if there is no image;
-    FloatingPointError if the loss is not finite.
+    Warns of a `data.DataLoader` whose drop_last leaves out items, or that augments them. Raises ValueError if there is
+    no image; FloatingPointError if the loss is not finite.
     """
-    _warn_of_left_out("evaluate: the loader", batches, 3)
+    _warn_of_other_items("evaluate: the loader", batches, 3)
     means = _evaluated(model, batches, loss, metrics or {})
     found = means["loss"], means.get("accuracy", math.nan)
     return found if metrics is None else (*found, {name: means[name] for name in metrics})
@@ -161,6 +161,7 @@ def predict(model: nn.Module, batches: Iterable[object] | Tensor | np.ndarray) -
     if isinstance(batches, data.DataLoader) and batches.drop_last:
         raise ValueError("predict: the loader leaves out the images of a last batch that is not full; pass "
                          "drop_last=False")
+    _warn_of_other_items("predict: the loader", batches, 3)
     with switched([model], False), no_grad():
         found = [_answers(model, batch[0] if isinstance(batch, (tuple, list)) and batch else batch)
                  for batch in batches]
@@ -207,10 +208,13 @@ def _evaluated(model: nn.Module, batches: Iterable[tuple[Any, ...]], loss: Funct
     return _means(metrics, count, classes, whole, seen, shared)
 
 
-def _warn_of_left_out(who: str, batches: object, level: int) -> None:
-    if isinstance(batches, data.DataLoader) and (left := batches.count - batches.images_per_epoch) > 0:
-        warnings.warn(f"{who} leaves out {left} of {batches.count} items, and the means are without them; pass "
-                      "drop_last=False", UserWarning, stacklevel=level)
+def _warn_of_other_items(who: str, batches: object, level: int) -> None:
+    if isinstance(batches, data.DataLoader):
+        left, augment = batches.count - batches.images_per_epoch, batches.augment
+        for what, found in {f"leaves out {left} of {batches.count} items; pass drop_last=False": left > 0,
+                            f"changes images at random, by {augment}; pass augment=None": augment is not None}.items():
+            if found:
+                warnings.warn(f"{who} {what}", UserWarning, stacklevel=level)
 
 
 def training(model: nn.Module) -> AbstractContextManager[object]:
@@ -339,7 +343,7 @@ def _check_fit(optimizer: Any, train: object, test: object, epochs: object, sche
         optim.clip.check_limit("fit", "clip", clip)
     require_trainer("fit", optimizer, train=train, test=test)
     require_same_names("fit", train, test)
-    _warn_of_left_out("fit: the test loader", test, 5)
+    _warn_of_other_items("fit: the test loader", test, 5)
     if isinstance(schedule, (list, tuple)) and all(map(callable, schedule)):
         if len(schedule) != len(optimizer.groups):
             raise ValueError(f"fit: schedule has {len(schedule)} functions but the optimizer has "

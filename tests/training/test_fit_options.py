@@ -960,12 +960,19 @@ def test_predict_refuses_a_loader_that_leaves_images_out() -> None:
 
 @pytest.mark.parametrize(("who", "run"), [
     ("evaluate: the", lambda model, batches: training.evaluate(model, batches)),
-    ("fit: the test", lambda model, batches: fit(model, sgd(model), batches, batches, epochs=1, **QUIET))])
-def test_means_without_the_images_of_a_last_batch_are_said(who: str, run: Any) -> None:
-    x, y = arrays()
-    batches = loader(x, y, batch=7, drop_last=True)
-    with pytest.warns(UserWarning, match=rf"^{who} loader leaves out {len(x) % 7} of {len(x)} items, and ") as caught:
-        run(net(), batches)
+    ("fit: the test", lambda model, batches: fit(model, optim.SGD(model.parameters(), 0.1), batches, batches, epochs=1,
+                                                **QUIET)),
+    ("predict: the", lambda model, batches: training.predict(model, batches))])
+@pytest.mark.parametrize(("options", "what"), [
+    ({"drop_last": True}, "leaves out 2 of 30 items; pass drop_last=False"),
+    ({"augment": data.Augment(flip=True)}, r"changes images at random, by Augment\(.*\); pass augment=None")])
+def test_measured_items_that_are_other_ones_are_said(who: str, run: Any, options: dict[str, Any], what: str) -> None:
+    images = data.Dataset("mine", "test", np.zeros((30, 1, 2, 2), np.uint8), np.arange(30) % 2)
+    batches = data.DataLoader(images, 7, shuffle=False, **options)
+    if who == "predict: the" and batches.drop_last:
+        return                             # refused, see above
+    with pytest.warns(UserWarning, match=rf"^{who} loader {what}$") as caught:
+        run(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), batches)
     assert caught[0].filename == __file__
 
 
