@@ -134,7 +134,7 @@ FLAGS: list[tuple[object, str, Callable[[], Any]]] = [         # in the place of
     ("no", "BatchNorm2d: affine", lambda: nn.BatchNorm2d(4, affine=NO)),
     ("no", "train: training", lambda: nn.Tanh().train(NO)),
     ("no", "requires_grad_: requires_grad", lambda: nn.Tanh().requires_grad_(NO)),
-    ("no", "requires_grad_: requires_grad", lambda: zeros(2).requires_grad_(NO)),
+    ("yes", "requires_grad_: requires_grad", lambda: zeros(2).requires_grad_("yes")),       # type: ignore[arg-type]
     (np.float64, "Tensor: requires_grad", lambda: Tensor([1.0], np.float64)),          # type: ignore[arg-type]
     ("no", "backward: create_graph", lambda: zeros(2).sum().backward(create_graph=NO)),
     ("stable", "sort: descending", lambda: zeros(2, 3).sort(0, "stable")),             # type: ignore[arg-type]
