@@ -54,7 +54,7 @@ def require_same(run: _Plain, epochs: int) -> None:
         return
     loaders = [(len(loader), *(getattr(loader, name) for name in CHOSEN)) for loader in (run.train, run.test)]
     first, *others = current().gather((run.contents, epochs, run.accumulate, loaders,
-                                       _numbers(run)[:len(run.optimizer.groups)]))
+                                       _numbers(run.optimizer.groups)))
     if wrong := [rank for rank, each in enumerate(others, 1) if each != first]:
         raise ValueError(f"fit: rank {wrong[0]} has other data, or other numbers of its loaders, its optimizer or "
                          "epochs, than rank 0; give all ranks the same: fit gives each its part of every batch")
@@ -108,23 +108,26 @@ def send(modules: Iterable[nn.Module], optimizer: optim.Optimizer) -> None:
     tensors = [p for group in optimizer.groups for p in group["params"]]
     for module in modules:
         tensors += [t for _, t in module.named_tensors()]
-        if (layers := world.tell(layers_of(module))) != layers_of(module):
+        if (layers := world.tell(mine := layers_of(module))) != mine:
             set_layers(module, layers)
     tensors = [*dict.fromkeys(tensors)]
     mark_changed(tensors)
     kept = [(each, name, p) for each in getattr(optimizer, "optimizers", (optimizer,))
             for name in getattr(each, "_kept", ()) for p in each._parameters()]
-    held = []
+    arrays = [t.data for t in tensors]
     for (each, name, p), there in zip(kept, world.tell([each._kept[name].get(p) is not None for each, name, p in kept]),
                                       strict=True):
         if there:
-            held.append(each._array(name, p))
+            arrays.append(each._array(name, p))
         else:
             each._kept[name].pop(p)
-    for array in (*(t.data for t in tensors), *held):
-        flat = array.reshape(-1)           # a copy if it is not contiguous
+    for kind in dict.fromkeys((type(array), array.dtype) for array in arrays):
+        alike, begin = [array for array in arrays if (type(array), array.dtype) == kind], 0
+        flat = np.concatenate([array.reshape(-1) for array in alike])
         world.broadcast(flat)
-        array[...] = flat.reshape(array.shape)
+        for array in alike if world.rank else ():
+            array[...] = flat[begin:begin + array.size].reshape(array.shape)
+            begin += array.size
 
 
 def _things(run: _Plain) -> list[Any]:
@@ -135,12 +138,12 @@ def _things(run: _Plain) -> list[Any]:
             *(each for each in (run.loss, *(loader.transform for loader in loaders)) if hasattr(each, "__dict__"))]
 
 
-def _numbers(run: _Plain) -> list[dict[str, Any]]:
+def _numbers(things: list[Any]) -> list[dict[str, Any]]:
     """The numbers, texts and flags of these, and tuples of them."""
     def is_number(value: object) -> bool:
         return all(map(is_plain, value)) if isinstance(value, tuple) else is_plain(value)
     return [{name: value for name, value in dict.items(thing if isinstance(thing, dict) else vars(thing))
-             if name != "part" and name[0] != "_" and is_number(value)} for thing in _things(run)]
+             if name != "part" and name[0] != "_" and is_number(value)} for thing in things]
 
 
 def called(callbacks: Callbacks, name: str, given: object, run: _Plain, means: Callable[[], object] | None = None,
@@ -150,7 +153,8 @@ def called(callbacks: Callbacks, name: str, given: object, run: _Plain, means: C
     numbers that were set in the optimizer's groups, loaders, layers, the loss and transforms. means: what the other
     ranks do when a callback requests a step's means."""
     def work() -> tuple[bool, Any]:
-        before, loaders = _numbers(run) if free else [], (run.train, run.test)
+        things, loaders = _things(run) if free else [], (run.train, run.test)
+        before = _numbers(things)
         for loader in loaders:
             loader.part = 0, 1
         try:
@@ -160,7 +164,7 @@ def called(callbacks: Callbacks, name: str, given: object, run: _Plain, means: C
             for loader in loaders:
                 loader.part = world.rank, world.size
         changed = [{entry: value for entry, value in now.items() if entry not in then or not same(then[entry], value)}
-                   for then, now in zip(before, _numbers(run), strict=True)] if free else []
+                   for then, now in zip(before, _numbers(things), strict=True)]
         return bool(stop), (changed, rng.get_state()) if free else None
 
     if (world := current()).size == 1:
