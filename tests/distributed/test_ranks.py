@@ -371,7 +371,7 @@ def test_ranks_agree_on_the_gradients_that_they_send(theirs: set[Any], said: str
     """By sums of numbers: here the other rank is a stand-in, which sends what it is told."""
     other = gradients.Agreed(distributed.One(), frozenset(theirs))
 
-    class Two:
+    class Two(distributed.One):
         rank, size = 0, 2
 
         def sum(self, flat: Any) -> None:
