@@ -43,7 +43,7 @@ def average(params: Iterable[Tensor], share: float | Tensor | None = None, world
                          "of all ranks")
     if world.size == 1:
         return
-    by_images, world.by_images = world.by_images, False
+    by_images, world.by_images = getattr(world, "by_images", False), False
     if isinstance(share, Tensor) and by_images:
         raise ValueError("average: share is a Tensor but batch normalisation over all ranks has weighted gradients by "
                          "images; use training.fit, or across_ranks=False in these layers, or, if the loss counts by "

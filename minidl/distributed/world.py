@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from ..core import rng
@@ -98,6 +100,11 @@ class World:
     def barrier(self) -> None:
         """Wait for all ranks."""
 
+    @functools.cached_property
+    def counted(self) -> Counted:
+        """This world, for sums that are to be of several values."""
+        return Counted(self)
+
     def require_several(self, values: float) -> None:
         """Refuse a batch of all ranks with 1 value per channel."""
         if values == 1:
@@ -120,6 +127,18 @@ class World:
 
     def __repr__(self) -> str:
         return f"rank {self.rank} of {self.size}"
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A world that refuses a sum, in the host's memory, whose last number, of values per channel, is 1."""
+
+    world: World
+
+    def sum(self, flat: Array) -> None:
+        """As World.sum."""
+        self.world.sum(flat)
+        self.world.require_several(flat[-1])
 
 
 One = World                                # of a process that is alone
