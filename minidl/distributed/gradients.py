@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ def average(params: Iterable[Tensor], share: float | Tensor | None = None, world
                          "of all ranks")
     if world.size == 1:
         return
-    by_images, world.by_images = getattr(world, "by_images", False), False
+    by_images, world.by_images = world.by_images, False
     if isinstance(share, Tensor) and by_images:
         raise ValueError("average: share is a Tensor but batch normalisation over all ranks has weighted gradients by "
                          "images; use training.fit, or across_ranks=False in these layers, or, if the loss counts by "
@@ -61,19 +62,21 @@ def average(params: Iterable[Tensor], share: float | Tensor | None = None, world
         sent = frozenset((i, g.shape, str(g.dtype)) for i, g in zip(live, gradients, strict=True))
         world = _agreed(world, sent)       # type: ignore[assignment]  # it has all that a world has
         gradients = gradients or [k.getitem(k.reshape(params[0]._data, (-1,)), slice(0, 0))]   # to agree all the same
-    if isinstance(share, Tensor):          # the sum of weight * gradient, divided by that of the weights
-        weight = share._data
-        own = gradients if world.of_parts else [k.mul(g, k.cast(weight, str(g.dtype))) for g in gradients]
-        # Of a loss that does not count, some gradients may be 0 * NaN. Others are 0, or what other ranks' losses make
-        # them: batch normalisation is by the images of all.
-        own = [k.where(k.eq(weight, 0), k.where(k.eq(g, g), g, 0), g) for g in own]
-        *sums, total = k.rank_mean([*own, k.reshape(weight, (1,))], None, world)
-        total = k.reshape(k.where(k.eq(total, 0), 1, total), ())
-        means = [k.div(g, k.cast(total, str(g.dtype))) for g in sums]
-    else:
-        means = k.rank_mean(gradients, float(share), world)
+    means = (_weighted(k, gradients, share._data, world) if isinstance(share, Tensor) else
+             k.rank_mean(gradients, float(share), world))
     for p, g in zip(live.values(), means, strict=False):
         p.grad = wrap(g)
+
+
+def _weighted(k: ModuleType, gradients: list[Array], weight: Array, world: World) -> list[Array]:
+    """The sum of weight * gradient over the ranks, divided by that of the weights."""
+    own = gradients if world.of_parts else [k.mul(g, k.cast(weight, str(g.dtype))) for g in gradients]
+    # Of a loss that does not count, some gradients may be 0 * NaN. Others are 0, or what other ranks' losses make them:
+    # batch normalisation is by the images of all.
+    own = [k.where(k.eq(weight, 0), k.where(k.eq(g, g), g, 0), g) for g in own]
+    *sums, total = k.rank_mean([*own, k.reshape(weight, (1,))], None, world)
+    total = k.reshape(k.where(k.eq(total, 0), 1, total), ())
+    return [k.div(g, k.cast(total, str(g.dtype))) for g in sums]
 
 
 @dataclass(frozen=True)

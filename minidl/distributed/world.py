@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from ..core import rng
-from ..core.device import Array
+from ..core.device import Array, is_cuda
 from ..core.mode import Watched, mode
 
 T = TypeVar("T")
@@ -131,14 +131,15 @@ class World:
 
 @dataclass(frozen=True)
 class Counted:
-    """A world that refuses a sum, in the host's memory, whose last number, of values per channel, is 1."""
+    """A world that refuses a sum whose last number, of values per channel, is 1; a GPU would have to be waited for."""
 
     world: World
 
     def sum(self, flat: Array) -> None:
         """As World.sum."""
         self.world.sum(flat)
-        self.world.require_several(flat[-1])
+        if not is_cuda(flat):
+            self.world.require_several(flat[-1])
 
 
 One = World                                # of a process that is alone

@@ -20,6 +20,7 @@ from minidl import Tensor, optim  # noqa: E402
 from minidl.compiler.buckets import Buckets, averaged  # noqa: E402
 from minidl.compiler.program import Program, replace  # noqa: E402
 from minidl.compiler.replay import ByCalls  # noqa: E402
+from minidl.distributed import World  # noqa: E402
 from minidl.ops import cpu  # noqa: E402
 from minidl.ops.common.ranks import laid_out  # noqa: E402
 
@@ -137,7 +138,7 @@ class Launchers:
         return results
 
 
-class Two:
+class Two(World):
     """A world whose mean is three times what this rank has."""
 
     rank, size = 0, 2

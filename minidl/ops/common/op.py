@@ -85,11 +85,10 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                 array = t._data
                 if first is None:
                     first, dtype = array, array.dtype
-                elif array.dtype is not dtype or array.__class__ is not first.__class__:
-                    compared = array.__class__ is not first.__class__ or len(arrays) not in integer
-                    if (compared or array.dtype.char in NOT_COMPUTED) and (
-                            numbered := _masks_as_numbers(name, inputs, integer)) is not None:
-                        return call(*numbered, **options)
+                elif (array.__class__ is not first.__class__ or (array.dtype is not dtype and (
+                        len(arrays) not in integer or array.dtype.char in NOT_COMPUTED))) and (
+                        numbered := _masks_as_numbers(name, inputs, integer)) is not None:
+                    return call(*numbered, **options)
                 arrays.append(array)
                 sources.append(t.node or t)
                 need.append(t.requires_grad)

@@ -79,13 +79,12 @@ def _shape(t: object) -> Shape | None:
 @op(floating=True)
 def _batch_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, mean: Tensor | None = None,
                 var: Tensor | None = None, *, running: tuple = (), momentum: float = 0.1, eps: float = 1e-5,
-                world: World | None = None, counts: object = None):
+                world: World | None = None):
     g = batch_geometry(x.shape, _shape(weight), _shape(bias), _shape(mean), _shape(var), mean is world is None)
     if mean is not None and var is not None:
         return by_given(k, x, weight, bias, mean, var, eps=eps, g=g)
     if world is not None:
-        return over_ranks(k, x, weight, bias, running=running, momentum=momentum, eps=eps, world=world,
-                          counts=counts, g=g)
+        return over_ranks(k, x, weight, bias, running=running, momentum=momentum, eps=eps, world=world, g=g)
     return over_batch(k, x, weight, bias, running=running, momentum=momentum, eps=eps, g=g)
 
 
@@ -101,11 +100,13 @@ def by_given(k, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Ten
 
 
 def over_ranks(k, x: Tensor, weight: Tensor | None, bias: Tensor | None, *, running: tuple, momentum: float, eps: float,
-               world: World, counts: object, g: NormGeometry):
-    """By the moments of the images of all ranks. counts: the world that knows how many these are."""
+               world: World, g: NormGeometry):
+    """By the moments of the images of all ranks."""
     column, axes = (-1, *(1,) * (len(x.shape) - 2)), (0, *range(2, len(x.shape)))
+    if world.images:
+        world.require_several(world.images * math.prod(x.shape[2:]))
     total = k.sum(x, axes)
-    total, count = k.rank_mean([total, k.mul(k.ones_like(total), g.size)], None, counts)
+    total, count = k.rank_mean([total, k.mul(k.ones_like(total), g.size)], None, world.counted)
     mean = k.div(total, count)
     offset = k.sub(x, k.reshape(mean, column))
     squares, = k.rank_mean([k.sum(k.mul(offset, offset), axes)], None, world)
@@ -120,7 +121,7 @@ def over_ranks(k, x: Tensor, weight: Tensor | None, bias: Tensor | None, *, runn
         rank are weighted by its number of values, and the total is divided by this rank's number. Parts of a loss are
         weighted already."""
         z, own = k.normalize_by(x, mean, var, None, None, eps, g), 1
-        if not getattr(world, "of_parts", False):
+        if not world.of_parts:
             own, world.by_images = max(1, g.size), True
         gw, gb = k.sum(k.mul(gy, z), axes), k.sum(gy, axes)
         gws, gbs = k.rank_mean([k.mul(gw, own), k.mul(gb, own)], None, world)
@@ -166,11 +167,7 @@ def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tenso
     >>> batch_norm(x, training=True, eps=0.0).tolist()
     [[-1.0, -1.0], [1.0, 1.0]]
     """
-    running = running_mean, running_var
-    ranks = cast("World | None", world)
-    counts = getattr(ranks, "counted", ranks) if x.device == "cpu" else ranks
-    if training and ranks is not None and getattr(ranks, "images", None):
-        ranks.require_several(ranks.images * math.prod(x.shape[2:]))
+    running, ranks = (running_mean, running_var), cast("World | None", world)
     if (running_mean is None) != (running_var is None):
         raise ValueError(f"batch_norm: running_mean is {running_mean if running_mean is None else 'given'} and "
                          f"running_var is {running_var if running_var is None else 'given'}; give both or none")
@@ -185,7 +182,7 @@ def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tenso
                              "or training=True to take the batch's own")
         return _batch_norm(x, weight, bias, *running, eps=eps)
     if running_mean is None or running_var is None:
-        return _batch_norm(x, weight, bias, None, None, eps=eps, world=ranks, counts=counts)
+        return _batch_norm(x, weight, bias, None, None, eps=eps, world=ranks)
     if not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
         raise ValueError(f"batch_norm: momentum is {momentum!r} but must be a number from 0 to 1, the share of the "
                          "batch's values in the running ones")
@@ -196,7 +193,7 @@ def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tenso
                             "both to one with .to()")
     mark_changed((running_mean, running_var))          # they are no inputs: no gradient depends on what they were
     return _batch_norm(x, weight, bias, None, None, running=(running_mean._data, running_var._data),
-                       momentum=float(momentum), eps=eps, world=ranks, counts=counts)
+                       momentum=float(momentum), eps=eps, world=ranks)
 
 
 # ---------------------------------------------------------------- of each image
