@@ -33,7 +33,7 @@ SESSIONS = [file for file in DOCUMENTS if ">>> " in file.read_text(encoding="utf
 
 
 @pytest.mark.parametrize("document", of_files(SESSIONS, names, deep=[
-    "docs/memory.md", "docs/report2009.md", "docs/training.md"]))
+    "docs/claims.md", "docs/errata.md", "docs/memory.md", "docs/report2009.md", "docs/training.md"]))
 def test_sessions_print_what_they_say(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page's kernels lie beside it. Without a C++ compiler, a page is left at the first kernel that it emulates."""
     text = document.read_text(encoding="utf-8")

@@ -64,7 +64,7 @@ def printed(script: Path, folder: Path, *before: Path) -> str:
 
 @pytest.mark.parametrize("script", of_files(EXAMPLES, deep=[
     "adversarial_pair", "augmentation", "autoencoder", "averaged_weights", "burgers", "fine_tuning", "gradient_penalty",
-    "hessian", "learning_rate_search", "mixup", "residual_net", "resume", "shifts"]))
+    "hessian", "learning_rate_search", "maml", "mixup", "residual_net", "resume", "shifts"]))
 def test_an_example_prints_its_result(script: Path, tmp_path: Path) -> None:
     """And draws its picture."""
     if script.stem == "picture_folder":

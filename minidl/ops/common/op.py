@@ -10,8 +10,9 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, overload
 
 import numpy as np
 
+from ...core.device import flags
 from ...core.mode import mode
-from ...core.tensor import Array, Backward, Node, Tensor, counted, flags, share, wrap
+from ...core.tensor import Array, Backward, Node, Tensor, counted, share, wrap
 from .backend import BACKENDS, primitives_of
 from .checked import checks_of
 
