@@ -54,6 +54,7 @@ from minidl.compiler.replay import ByCalls, arrays_of
 from minidl.core import device
 from minidl.core.tensor import wrap
 from minidl.data import Augment
+from minidl.distributed import World
 from minidl.lab.emulator import Memory, own, translated
 from minidl.ops import cuda
 from minidl.ops.common.geometry import conv_geometry
@@ -186,7 +187,7 @@ class Allocator:
 def test_launchers_make_gradients_where_the_mean_is_formed(
         name: str, images: int, calls: list[str], emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiled step's program, call by call, with all gradients in one array, and without; to the same bits."""
-    class Two:
+    class Two(World):
         size, flats = 2, list[Any]()
 
         def mean(self, flat: Any) -> None:
