@@ -99,7 +99,7 @@ class Tensor(Attached):
     _counted: tuple[Any, ...] | None
 
     def __init__(self, data: object, requires_grad: bool = False, device: str | None = None, dtype: DType = None):
-        if requires_grad is not False:     # a dtype comes second in np.array
+        if requires_grad.__class__ is not bool:        # a dtype comes second in np.array
             flags("Tensor", requires_grad=requires_grad)
         data = unwrapped(data)
         if isinstance(data, Tensor):

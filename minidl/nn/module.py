@@ -7,6 +7,7 @@ import reprlib
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
@@ -301,7 +302,7 @@ class Module(Habits, Watched):
 
 
 _HOLDERS = (Tensor, Module, list, tuple, dict)
-_PLAIN = (Tensor, Module, dict, int, float, str, type(None))           # what hides nothing
+_PLAIN = (int, float, str, type(None), type, ModuleType, np.ndarray)   # what hides nothing
 
 
 @contextmanager
@@ -355,13 +356,24 @@ def _held(path: str, value: Tensor | Module | list[object] | tuple[object, ...] 
                     yield name, held
 
 
-def _hidden(value: object) -> Iterator[Tensor]:
-    """The parameters in a set, in an object that is not a Module, or in a list of these, and in Modules there."""
-    for each in value if isinstance(value, (list, tuple)) else [value]:
-        if not isinstance(each, (*_PLAIN, *_HOLDERS)):
-            for found in each if isinstance(each, (set, frozenset)) else list(getattr(each, "__dict__", {}).values()):
-                held = [t for _, t in found.named_tensors()] if isinstance(found, Module) else [found]
-                yield from (t for t in held if isinstance(t, Tensor) and t.requires_grad and t.is_leaf)
+def _hidden(value: object, inside: bool = False, within: tuple[int, ...] = ()) -> Iterator[Tensor]:
+    """The parameters in sets and in objects that are not Modules, at any depth of containers, but not in objects that
+    such objects hold. inside: a set or an object holds the value."""
+    if isinstance(value, (Tensor, Module)):
+        if inside:
+            held = [value] if isinstance(value, Tensor) else [t for _, t in value.named_tensors()]
+            yield from (t for t in held if t.requires_grad and t.is_leaf)
+    elif id(value) not in within:          # as above
+        parts: Iterable[object] = ()
+        if isinstance(value, dict):
+            parts = [*value.values()]
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            parts = value
+        elif not inside:
+            parts = [*getattr(value, "__dict__", {}).values()]
+        for part in parts:
+            if not isinstance(part, _PLAIN):
+                yield from _hidden(part, inside or not isinstance(value, _HOLDERS), (*within, id(value)))
 
 
 def require_name(what: str, name: object) -> None:

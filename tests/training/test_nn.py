@@ -127,7 +127,10 @@ def test_lists_tuples_and_dicts_are_looked_into() -> None:
 
 @pytest.mark.parametrize(("place", "warned"), [
     (lambda layer: SimpleNamespace(layer=layer), True), (lambda layer: [SimpleNamespace(weight=layer.weight)], True),
-    (lambda layer: {layer}, True), (lambda layer: SimpleNamespace(layer=layer.requires_grad_(False)), False),
+    (lambda layer: {layer}, True), (lambda layer: {"a": SimpleNamespace(layer=layer)}, True),
+    (lambda layer: [({layer},)], True), (lambda layer: SimpleNamespace(layers=[layer]), True),
+    (lambda layer: SimpleNamespace(by={3: (layer,)}), True), (lambda layer: [{"a": layer}], False),
+    (lambda layer: SimpleNamespace(layer=layer.requires_grad_(False)), False),
     (lambda layer: lambda x: layer(x), False)])
 def test_parameters_that_are_not_found_are_said(place: Any, warned: bool) -> None:
     """As those of a block that is not a Module, which nothing trains. What is held elsewhere too is found."""

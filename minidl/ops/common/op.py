@@ -195,12 +195,13 @@ def also(function: Callable[P, R]) -> Callable[P, R]:
     def call(*arguments: P.args, **options: P.kwargs) -> R:
         if not options.keys() <= takes.keys():
             options = renamed(function.__name__, options, takes)  # type: ignore[assignment]
-        if asked:
-            given = {**dict(zip(takes, arguments, strict=False)), **options}
-            flags(function.__name__, **{option: given[option] for option in asked if option in given})
+        for place, option in asked:
+            flag = arguments[place] if place < len(arguments) else options.get(option, False)
+            if flag.__class__ is not bool:
+                flags(function.__name__, **{option: flag})
         return function(*arguments, **options)
     takes = inspect.signature(function).parameters
-    asked = [name for name, p in takes.items() if p.annotation in FLAG]
+    asked = [(place, p.name) for place, p in enumerate(takes.values()) if p.annotation in FLAG]
     return call
 
 
