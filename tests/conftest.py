@@ -180,9 +180,10 @@ def fp32() -> Iterator[None]:
 def handed_out_again(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The CPU's primitives give results in arrays that held one before and that nobody refers to, as CUDA's do."""
     pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+    from checks.agrees import names_of
+
     from minidl.compiler.program import leaves
     from minidl.ops import cpu
-    from minidl.ops.common.primitives import PRIMITIVES
     from minidl.ops.cuda.launch import memory
 
     for name, value in {"_current_stream": lambda: types.SimpleNamespace(ptr=0), "_current_device": lambda: 0,
@@ -202,9 +203,8 @@ def handed_out_again(monkeypatch: pytest.MonkeyPatch) -> Any:
         return lambda *arguments, **options: again(primitive(*arguments, **options),
                                                    {id(value) for value in leaves((arguments, options))})
 
-    for name in PRIMITIVES:
-        if hasattr(cpu, name):
-            monkeypatch.setattr(cpu, name, wrapped(getattr(cpu, name)))
+    for name in names_of(cpu):
+        monkeypatch.setattr(cpu, name, wrapped(getattr(cpu, name)))
     return memory._kept
 
 

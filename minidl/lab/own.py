@@ -42,7 +42,7 @@ def _take(what: str, name: str, module: str) -> None:
     """Refuse a name that another module has."""
     if not name.isidentifier() or name.startswith("_"):
         raise ValueError(f"{what}: {name!r} cannot be written as k.{name}; give the function a name of letters")
-    if (name in PRIMITIVES or hasattr(cpu, name)) and _makers.get(name) != module:
+    if hasattr(cpu, name) and _makers.get(name) != module:
         raise ValueError(f"{what}: {name!r} is {'a primitive of ' + _makers[name] if name in _makers else 'taken'} "
                          "already; give yours another name")
     _makers[name] = module

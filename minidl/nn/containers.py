@@ -7,6 +7,8 @@ from typing import Any, SupportsIndex, TypeVar
 
 from .module import Module, require_module, require_name
 
+__all__ = ["Identity", "ModuleDict", "ModuleList"]
+
 T = TypeVar("T")
 
 

@@ -8,6 +8,8 @@ from .. import ops
 from ..core.tensor import Tensor
 from .module import Module
 
+__all__ = ["BCEWithLogitsLoss", "CrossEntropyLoss", "HuberLoss", "L1Loss", "MSELoss", "NLLLoss"]
+
 
 class _Loss(Module):
     """A loss with its reduction."""

@@ -30,14 +30,13 @@ from .arrays.select import clip, where
 from .arrays.shapes import reshape, transpose
 from .common.backend import backend_of
 from .common.conv.parts import as_one, in_parts
-from .common.curves import LINEAR_FROM
 from .common.geometry import ConvGeometry, PoolGeometry
 from .common.geometry.sets import NormGeometry
 from .common.op import op
-from .common.primitives import Index
+from .common.primitives import ALL, Index
 from .create import arange, zeros
 from .layers import activation, linear, units
-from .layers.activation import sigmoid, softmax, tanh
+from .layers.activation import softmax
 from .losses.nll import nll
 
 Axes = tuple[int, ...]
@@ -221,8 +220,7 @@ def _constant(name: str) -> Rule:
 RULES |= {name: getattr(room, name) for room, names in (
     (basic, "add sub mul div neg exp log sqrt rsqrt pow matmul gt ge lt le eq ne"),
     (functions, "sin cos log1p expm1 erf sign round floor ceil floor_divide remainder"),
-    (select, "abs maximum minimum where"), (activation, "sigmoid tanh relu"),
-    (units, "softplus silu elu gelu leaky_relu hardsigmoid")) for name in names.split()}
+    (select, "abs maximum minimum where")) for name in names.split()}
 RULES |= {name: _constant(name) for name in ("ones_like", "zeros_like", "argmax", "argmin", "one_hot")}
 RULES |= {"tril": lambda x, diagonal=0: functions.tril(x, diagonal=diagonal),
           "triu": lambda x, diagonal=0: functions.triu(x, diagonal=diagonal)}
@@ -244,28 +242,18 @@ def _gate(name: str) -> Rule:
     return of
 
 
-RULES |= {name: _gate(name) for name in (
-    "relu_grad_x", "leaky_relu_grad_x", "hardsigmoid_grad_x", "clip_grad_x", "dropout", "dropout_grad_x")}
-RULES |= {
-    "sigmoid_grad_x": lambda gy, y: gy * (y * (1 - y)),
-    "tanh_grad_x": lambda gy, y: gy * (1 - y * y),
-    "elu_grad_x": lambda gy, y: where(gt(y, 0), gy, gy * (y + 1)),
-    "softplus_grad_x": lambda gy, y: where(gt(y, LINEAR_FROM), gy, gy * (1 - exp(-y))),
-    "rsqrt_grad_x": lambda gy, y: gy * (y * y * y * -0.5),
-}
+def _times(derivative: Rule) -> Rule:
+    return lambda gy, y: gy * derivative(y)
 
 
-@rule
-def _silu_grad_x(gy: Tensor, x: Tensor) -> Tensor:
-    s = sigmoid(x)
-    return gy * (s * (1 + x * (1 - s)))
-
-
-@rule
-def _gelu_tanh_grad_x(gy: Tensor, x: Tensor) -> Tensor:
-    c = math.sqrt(2 / math.pi)
-    t, inner = tanh((x + x * x * x * 0.044715) * c), (x * x * (3 * 0.044715) + 1) * c
-    return gy * ((t + 1) * 0.5 + x * (1 - t * t) * inner * 0.5)
+RULES |= {name: _gate(name) for name in ("clip_grad_x", "dropout", "dropout_grad_x")}
+RULES["rsqrt_grad_x"] = _times(lambda y: y * y * y * -0.5)
+for _name, _row in ALL.items():
+    if _op := getattr(activation, _name, None) or getattr(units, _name, None):
+        RULES[_name] = _op
+    if _row.derivative:
+        _rule = f"{_name}_grad_x"
+        RULES[_rule] = _gate(_rule) if _row.derivative == "step" else _times(_row.derivative)
 
 
 @rule
@@ -562,7 +550,7 @@ PAIRS: dict[str, Callable[..., Tensor]] = {            # gy, x - target, x, targ
     "mse": lambda gy, d, x, t, p: gy * (d * 2),
     "l1": lambda gy, d, x, t, p: _signed(gy, d),
     "huber": lambda gy, d, x, t, p: gy * clip(d, low=-p, high=p),
-    "bce": lambda gy, d, x, t, p: gy * (sigmoid(x) - t),
+    "bce": lambda gy, d, x, t, p: gy * (activation.sigmoid(x) - t),
 }
 
 

@@ -47,6 +47,13 @@ def backend(on: str) -> tuple[Any, Callable[[np.ndarray], Any]]:
     return cuda, cupy.asarray
 
 
+def names_of(k: Any) -> set[str]:
+    """Of a backend's primitives."""
+    assert hasattr(k, "to_nhwc")                       # the CPU's by pattern are made when one is named
+    others = {"ahead", "can_region_step", "stores_half", "takes_nhwc"}     # which a pass asks
+    return {name for name, value in vars(k).items() if callable(value) and name[0].islower()} - others
+
+
 def numpy_of(a: Any) -> np.ndarray:
     return np.asarray(a.get() if hasattr(a, "get") else a)
 

@@ -32,7 +32,7 @@ from minidl.distributed.world import One
 from minidl.ops import cpu
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.common.geometry.nhwc import FORMS
-from minidl.ops.common.primitives import PRIMITIVES
+from minidl.ops.common.primitives import PRIMITIVES, known
 from minidl.ops.layers.norm import batch_geometry
 from minidl.training import RunningMetrics
 
@@ -195,7 +195,7 @@ def checked_primitives(monkeypatch: pytest.MonkeyPatch, called: set[str]) -> Non
             results = [r for r in leaves(result) if isinstance(r, np.ndarray)]
             given = [a for a in leaves((arguments, options)) if isinstance(a, np.ndarray)]
             called.add(name)
-            if not PRIMITIVES[name].shares:
+            if not known(name).shares:
                 for i, r in enumerate(results):
                     assert not any(np.shares_memory(r, other) for other in results[:i]), name
                     assert not any(np.shares_memory(r, a) for a in given if a is not r), name
@@ -358,7 +358,7 @@ class InArena:
 
         def call(*arguments: Any, **options: Any) -> Any:
             stream, held = Queue.current[-1], [a for a in leaves(arguments) if isinstance(a, np.ndarray)]
-            found = None if PRIMITIVES[name].counter and stream != "main" else primitive(*arguments, **options)
+            found = None if known(name).counter and stream != "main" else primitive(*arguments, **options)
             made = found if isinstance(found, tuple) else () if found is None else (np.asarray(found),)
             if any(np.may_share_memory(value, a) for value in made for a in held):
                 return found                           # a view: no work

@@ -20,11 +20,11 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")
 
+from checks.agrees import names_of
 from checks.sources import CONFIGURATIONS, FILES, compiled, kernels, registers
 
 from minidl.ops import cpu, cuda
 from minidl.ops.common.geometry import ConvGeometry, PoolGeometry, conv_geometry
-from minidl.ops.common.primitives import PRIMITIVES
 from minidl.ops.cuda import conv, launch
 from minidl.ops.cuda.indexing.copies import copy_into
 from minidl.ops.cuda.launch import compiling
@@ -485,7 +485,7 @@ def call_of(primitive: Callable[..., Any]) -> Any:
     return len(inputs) if last.name == "out" else [(p.name, p.kind, p.default) for p in (*inputs, last)]
 
 
-@pytest.mark.parametrize("name", PRIMITIVES)
+@pytest.mark.parametrize("name", sorted(names_of(cpu)))
 def test_both_backends_have_the_primitive(name: str) -> None:
     on_cpu, on_cuda = getattr(cpu, name), getattr(cuda, name)
     assert call_of(on_cuda) == call_of(on_cpu)

@@ -13,6 +13,8 @@ from .. import init
 from ..module import Module
 from .basic import Linear, _positive
 
+__all__ = ["MultiheadAttention"]
+
 
 class MultiheadAttention(Module):
     """For each query a mean of the values, weighted by how well their keys fit the query. There are `num_heads` heads

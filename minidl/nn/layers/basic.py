@@ -14,6 +14,10 @@ from ...ops.common.geometry import Padding, Pair, Triple, Windows, around, edges
 from .. import init
 from ..module import Module, require_module
 
+__all__ = [
+    "AvgPool2d", "Conv2d", "Embedding", "Flatten", "Linear", "MaxPool2d", "ReLU", "Sequential", "Sigmoid", "Tanh",
+]
+
 
 class Sequential(Module):
     """Modules one after the other, named "0", "1", ... or by keyword. It can be changed like a list; a layer that is

@@ -14,6 +14,8 @@ from ...ops.common.geometry import Padding, Pair, conv_geometry, pair, plain
 from ..module import Module
 from .basic import Conv2d, _parameter, _positive
 
+__all__ = ["RBF", "LocallyConnected2d", "ScaledTanh", "Subsample2d", "TableConv2d"]
+
 
 class ScaledTanh(Module):
     """1.7159 tanh(2x/3): 1 at 1 and -1 at -1, where its second derivative is largest (LeCun et al. 1998, appendix A).

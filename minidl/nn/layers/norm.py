@@ -12,6 +12,8 @@ from .. import init
 from ..module import Module
 from .basic import OfOp, _positive
 
+__all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "LayerNorm", "LocalResponseNorm"]
+
 
 def _weight(shape: tuple[int, ...], wanted: bool) -> Tensor | None:
     return init.constant_(init.parameter(shape), 1.0) if wanted else None

@@ -14,6 +14,8 @@ from ...ops.create import zeros
 from ..module import Module
 from .basic import _parameter, _positive
 
+__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
+
 State = tuple[Tensor, ...]                 # the hidden state h, and for an LSTM the cell state c
 Given = Tensor | State | None
 PARTS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"

@@ -9,6 +9,8 @@ from ...ops.layers.resample import VOLUME, Size
 from ..module import Module
 from .basic import Conv, OfOp, _parameter, _positive
 
+__all__ = ["AdaptiveAvgPool2d", "Conv1d", "Conv3d", "ConvTranspose2d", "PixelShuffle", "Upsample"]
+
 
 class Conv1d(Conv, op=ops.conv1d, axes=("length",)):
     """`ops.conv1d` with weight (out_channels, in_channels/groups, size) and bias (out_channels,).

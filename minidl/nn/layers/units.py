@@ -6,6 +6,8 @@ from ... import ops
 from ...core.tensor import Tensor
 from .basic import OfOp
 
+__all__ = ["ELU", "GELU", "Dropout", "Dropout2d", "Hardsigmoid", "LeakyReLU", "SiLU", "Softmax", "Softplus"]
+
 
 class LeakyReLU(OfOp, op=ops.leaky_relu, options=("negative_slope",)):
     """`ops.leaky_relu` as a layer."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,9 @@ class Activation(NamedTuple):
     grad: Callable[[Array, Array, Array], Any]         # (gx, gy, y): fills gx with gy * dy/dx; of OF_X it is given x
     cuda_value: str                                    # of REAL x
     cuda_grad: str                                     # of REAL gy, y; of OF_X of gy, x
+    # dy/dx of a Tensor y, of OF_X of x, by operators of Tensors: for second derivatives, which None refuses. "step": it
+    # is constant in pieces, so that the second is 0
+    derivative: Callable[..., Any] | Literal["step"] | None = None
 
 
 def scratch(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
@@ -140,13 +143,15 @@ def _hardsigmoid_grad(gx: Array, gy: Array, y: Array) -> None:
 
 MORE = {
     "leaky_relu": Activation(_leaky_relu, _leaky_relu_grad, f"x > (REAL)0 ? x : x * (REAL){SLOPE}",
-                             f"y > (REAL)0 ? gy : gy * (REAL){SLOPE}"),
-    "elu": Activation(_elu, _elu_grad, "x > (REAL)0 ? x : expm1(x)", "y <= (REAL)0 ? (y + (REAL)1) * gy : gy"),
+                             f"y > (REAL)0 ? gy : gy * (REAL){SLOPE}", "step"),
+    "elu": Activation(_elu, _elu_grad, "x > (REAL)0 ? x : expm1(x)", "y <= (REAL)0 ? (y + (REAL)1) * gy : gy",
+                      lambda y: (y + 1).where(y <= 0, 1)),
     "softplus": Activation(_softplus, _softplus_grad, f"x > (REAL){LINEAR_FROM} ? x : log1p(exp(x))",
-                           f"y > (REAL){LINEAR_FROM} ? gy : -expm1(-y) * gy"),
+                           f"y > (REAL){LINEAR_FROM} ? gy : -expm1(-y) * gy",
+                           lambda y: (1 - (-y).exp()).where(y <= LINEAR_FROM, 1)),
     "hardsigmoid": Activation(
         _hardsigmoid, _hardsigmoid_grad, "x <= (REAL)-3 ? (REAL)0 : x >= (REAL)3 ? (REAL)1 : (x + (REAL)3) / (REAL)6",
-        "y > (REAL)0 && y < (REAL)1 ? gy / (REAL)6 : (REAL)0"),
+        "y > (REAL)0 && y < (REAL)1 ? gy / (REAL)6 : (REAL)0", "step"),
 }
 
 
@@ -340,13 +345,16 @@ _SIGMOID = "(x < (REAL)0 ? exp(x) * reciprocal(exp(x) + (REAL)1) : reciprocal(ex
 _WITHIN = f"fmin(fmax(x, (REAL){-_LARGEST}), (REAL){_LARGEST})"
 OF_X = {
     "silu": Activation(_silu, _silu_grad, f"x * {_SIGMOID}",
-                       f"gy * {_SIGMOID} * ((REAL)1 + x * ((REAL)1 - {_SIGMOID}))"),
+                       f"gy * {_SIGMOID} * ((REAL)1 + x * ((REAL)1 - {_SIGMOID}))",
+                       lambda x: (s := x.sigmoid()) * (1 + x * (1 - s))),
     "gelu": Activation(_gelu, _gelu_grad, f"fmax(x, (REAL){-_LARGEST}) * normal_cdf(x)",
                        f"gy * (normal_cdf(x) + {_WITHIN} * (gaussian(x) * (REAL){math.sqrt(0.5 / math.pi)!r}))"),
     "gelu_tanh": Activation(
         _gelu_tanh, _gelu_tanh_grad, f"(REAL)0.5 * x * ((REAL)1 + {_TANH})",
         f"gy * ((REAL)0.5 * ((REAL)1 + {_TANH}) + (REAL)0.5 * x * ((REAL)1 - {_TANH} * {_TANH}) * "
-        f"((REAL){RATE!r} * ((REAL)1 + (REAL){3 * CUBIC!r} * fmin(x * x, (REAL)10000))))"),
+        f"((REAL){RATE!r} * ((REAL)1 + (REAL){3 * CUBIC!r} * fmin(x * x, (REAL)10000))))",
+        lambda x: (((t := ((x + x * x * x * CUBIC) * RATE).tanh()) + 1)
+                   + x * (1 - t * t) * ((x * x * (3 * CUBIC) + 1) * RATE)) * 0.5),
 }
 
 

@@ -9,7 +9,7 @@ nothing else reads or keeps them.
 from collections.abc import Collection
 
 from .patterns import Rule, each_act, rule
-from .primitives import ACTIVATIONS, ALL, OF_X, PLAIN, PRIMITIVES
+from .primitives import ACTIVATIONS, ALL, OF_X
 
 NONE = ("",)                               # a rule without ACT
 
@@ -70,5 +70,3 @@ FUSED: dict[str, list[Rule]] = {}
 for _pattern, _fused, _ in TABLE:
     _rule = rule(_pattern, _fused)
     FUSED.setdefault(_rule.fused.primitive, []).append(_rule)
-for _name in FUSED:
-    PRIMITIVES.setdefault(_name, PLAIN)

@@ -1,7 +1,7 @@
-"""What is known of each primitive, and of each activation: one row.
+"""What is known of primitives and of activations.
 
-A backend (ops/cpu, ops/cuda) has a function for each row of PRIMITIVES, of the same name and signature as the other's.
-From the rows the compiler knows what a call does in addition to its result, and which calls can be one region. What is
+A primitive is a function of the same name and signature in both backends, ops/cpu and ops/cuda. From the rows of
+PRIMITIVES the compiler knows what a call does in addition to its result, and which calls can be one region. What is
 known of an activation serves both backends, the fused primitives that name it by their `act`, and the zoo.
 """
 
@@ -41,11 +41,12 @@ def _relu_grad(gx: Array, gy: Array, y: Array) -> None:
 
 # relu passes NaN on, and where y is NaN it passes gy on, as PyTorch's does.
 ACTIVATIONS = {
-    "tanh": Activation(lambda y, x: np.tanh(x, out=y), _tanh_grad, "tanh(x)", "((REAL)1 - y * y) * gy"),
+    "tanh": Activation(lambda y, x: np.tanh(x, out=y), _tanh_grad, "tanh(x)", "((REAL)1 - y * y) * gy",
+                       lambda y: 1 - y * y),
     "sigmoid": Activation(lambda y, x: over_exp(y, x, 1), _sigmoid_grad, "reciprocal(exp(-x) + (REAL)1)",
-                          "((REAL)1 - y) * y * gy"),
+                          "((REAL)1 - y) * y * gy", lambda y: y * (1 - y)),
     "relu": Activation(lambda y, x: above(x, 0, y), _relu_grad, "x <= (REAL)0 ? (REAL)0 : x",
-                       "y <= (REAL)0 ? (REAL)0 : gy"),
+                       "y <= (REAL)0 ? (REAL)0 : gy", "step"),
     **MORE,
 }
 
@@ -94,38 +95,23 @@ def known(name: str) -> Primitive:
 
 OWN: dict[str, Callable[..., Any]] = {}    # primitives of users for CUDA arrays, see minidl.primitive
 PLAIN = Primitive()
+# All whose calls do more than give a result, or are part of a region; the others have no row
 PRIMITIVES: dict[str, Primitive] = {
     # elementwise
-    **dict.fromkeys(("add", "sub", "mul", "div", "neg", "pow", "pow_grad_x", "pow_grad_p"), PLAIN),
-    **dict.fromkeys(("exp", "log", "sqrt", "gt", "ge", "lt", "le", "eq", "ne", "copy"), PLAIN),
-    **dict.fromkeys(("abs", "sign", "maximum", "minimum", "where", "cast", "clip", "clip_grad_x"), PLAIN),
-    **dict.fromkeys(("sin", "cos", "log1p", "expm1", "erf", "floor", "ceil", "round"), PLAIN),
-    **dict.fromkeys(("floor_divide", "remainder", "tril", "triu", "one_hot", "unique", "zeros_like"), PLAIN),
-    **dict.fromkeys(("rsqrt", "rsqrt_grad_x"), PLAIN),
     **dict.fromkeys(ACTIVATIONS, Primitive("i", "i", "activation")),
     **dict.fromkeys((f"{act}_grad_x" for act in ACTIVATIONS), Primitive("ii", "i", "activation_grad_x")),
-    **dict.fromkeys((f"{act}{part}" for act in OF_X for part in ("", "_grad_x")), PLAIN),
     **dict.fromkeys(("dropout", "dropout_grad_x"), Primitive(captured=True)),
     # along axes
-    **dict.fromkeys(("sum", "sum_to", "mean", "max", "max_grad_x", "argmax", "min", "argmin", "argsort"), PLAIN),
-    **dict.fromkeys(("softmax", "softmax_grad_x", "log_softmax", "log_softmax_grad_x"), PLAIN),
     **dict.fromkeys(("spread", "ones_like"), Primitive(shares=True)),
-    **dict.fromkeys(("cumsum", "prod", "prod_grad_x"), PLAIN),
-    **dict.fromkeys(("variance", "variance_grad_x", "norm", "norm_grad_x"), PLAIN),
-    **dict.fromkeys(("normalize", "normalize_by", "normalize_by_grad", "normalize_by_grad_x"), PLAIN),
-    **dict.fromkeys(("normalize_grad", "normalize_grad_x"), PLAIN),
     "batch_norm": Primitive(changes=(3, 4), effect=True, update=True),
     "batch_norm_act": Primitive(changes=(4, 5), effect=True, update=True),
     # shapes and indices
     "reshape": Primitive("ic", "i", "reshape", shares=True),
-    "transpose": Primitive(shares=True), "concatenate": PLAIN, "pad": PLAIN,
+    "transpose": Primitive(shares=True),
     "getitem": Primitive(shares=True, indexed=True),
     **dict.fromkeys(("getitem_grad_x", "take_along", "take_along_grad_x"), Primitive(indexed=True)),
-    "embedding_grad_w": PLAIN, "add_parts": PLAIN,
     "setitem": Primitive(changes=(0,), effect=True, update=True, indexed=True),
     # products
-    **dict.fromkeys(("matmul", "matmul_grad_x", "matmul_grad_y", "matmul_sum"), PLAIN),
-    **dict.fromkeys(("attention", "attention_grad", "attention_grad_mask"), PLAIN),
     "linear": Primitive("ipp", "i", "linear"),
     "linear_act": Primitive("ippc", "i", "linear"),
     "linear_grad_x": Primitive("ip", "i", "linear_grad_x"),
@@ -143,20 +129,14 @@ PRIMITIVES: dict[str, Primitive] = {
     "avg_pool2d": Primitive("ic", "i", "avg_pool2d"),
     "avg_pool2d_grad_x": Primitive("ic", "i", "avg_pool2d_grad_x"),
     "avg_pool2d_grad_act": Primitive("iicc", "i", "avg_pool2d_grad_x"),
-    "adaptive_avg_pool2d": PLAIN, "adaptive_avg_pool2d_grad_x": PLAIN,
-    "interpolate": PLAIN, "interpolate_grad_x": PLAIN, "max_pool2d": PLAIN, "max_pool2d_grad_x": PLAIN,
     # loss
     "check_labels": Primitive(effect=True),
-    "cross_entropy": PLAIN, "cross_entropy_grad_x": PLAIN, "nll": PLAIN, "nll_grad_x": PLAIN,
-    **dict.fromkeys(("pair_loss", "pair_loss_grad_target", "pair_loss_grad_x"), PLAIN),
     "cross_entropy_with_grad": Primitive("ilcc", "si", "cross_entropy"),
     "update_metrics": Primitive(changes=(0,), effect=True, counter=True),
     # batches and random numbers, the update, and regions
-    "gather": PLAIN, "next_batch": PLAIN, "next_rows": PLAIN,
     **dict.fromkeys(("uniform", "normal", "integers"), Primitive(captured=True)),
     "advance": Primitive(changes=(0,), effect=True),
     "sgd": Primitive(changes=(0, 2), effect=True, update=True, captured=True),
     **dict.fromkeys(("adam", "rmsprop"), Primitive(changes=(0, 2, 3, 4), effect=True, update=True, captured=True)),
-    "ema": Primitive(changes=(0,), effect=True, update=True), "square_sum": PLAIN, "scaled": PLAIN,
-    "region_step": PLAIN, "rank_mean": Primitive(effect=True, update=True),
+    "ema": Primitive(changes=(0,), effect=True, update=True), "rank_mean": Primitive(effect=True, update=True),
 }

@@ -11,7 +11,6 @@ import numpy as np
 
 from ..common import choice, shared
 from ..common.choice import *
-from ..common.primitives import PRIMITIVES
 from ..common.shared import *
 from .choice import *
 from .conv import *
@@ -52,7 +51,7 @@ def _quiet(primitive: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_OWN = {name for name in PRIMITIVES if (_found := globals().get(name)) is not None
+_OWN = {name for name, _found in globals().items() if name[0].islower() and callable(_found)
         and _found not in (getattr(shared, name, 0), getattr(choice, name, 0))}
 for _name in _OWN - {"getitem", "reshape"} | {"div", "exp", "max_grad_x", "mul", "pow", "pow_grad_p", "pow_grad_x"}:
     globals()[_name] = _quiet(globals()[_name])

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..patterns import ACT, Made, Name, Rule, each_act, rule
-from ..primitives import ALL, PLAIN, PRIMITIVES, Array, Primitive
+from ..primitives import ALL, PRIMITIVES, Array, Primitive
 from . import PoolGeometry
 
 AXES = (0, 2, 3, 1)                        # which axis of (n,c,h,w) each axis of (n,h,w,c) is
@@ -249,9 +249,4 @@ FURTHER: tuple[Rule, ...] = (
          "dw, db = conv2d_act_pool_half_grad_wb(gp, y.h, x, g, ACT, pooling)"),
 )
 
-PRIMITIVES |= {
-    **dict.fromkeys(("to_nhwc", "to_nchw"), PLAIN),
-    **{form.name: PLAIN for form in FORMS.values() if form.name not in PRIMITIVES},
-    **{each.fused.primitive: PLAIN for each in (*JOINED, AT_MAXIMA, *FURTHER)},
-    "batch_norm_nhwc": Primitive(changes=(4, 5), effect=True, update=True),
-}
+PRIMITIVES["batch_norm_nhwc"] = Primitive(changes=(4, 5), effect=True, update=True)

@@ -14,7 +14,7 @@ from types import EllipsisType
 from typing import Any
 
 from ..patterns import Made, Rule, rule
-from ..primitives import PLAIN, PRIMITIVES, Array
+from ..primitives import Array
 from . import ConvGeometry, conv_geometry
 from .nhwc import AT_MAXIMA, AXES, BACK, FULL, FURTHER, IMAGES, JOINED, MADE, Fits, PrimitiveForm, Row, always, read
 
@@ -113,8 +113,6 @@ TABLE: tuple[Row, ...] = (
 ROWS: dict[str, list[PrimitiveForm]] = {}           # by primitive
 for _primitive, _form in read(TABLE):
     ROWS.setdefault(_primitive, []).append(_form)
-
-PRIMITIVES |= {form.name: PLAIN for forms in ROWS.values() for form in forms if form.name not in {SAME, *PRIMITIVES}}
 
 # What each form computes, and each call that passes make of forms; the same of forms that are their plain calls with
 # another layout in the geometry
