@@ -166,6 +166,7 @@ class AsGraph:
         import cupy
 
         from ..ops.cuda.launch.addresses import Addresses, Results
+        from ..ops.cuda.launch.overlap import overlapping
 
         calls = ByCalls(program, streams=True)
         self.program, self.calls = program, calls
@@ -195,7 +196,7 @@ class AsGraph:
                                        ["QQ" if program.dynamics[i].key else "d" for i in self.read])
             stream.synchronize()
             stream.begin_capture()
-            with _captured(stream):
+            with _captured(stream), overlapping():
                 *others, last = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
                 side = SideStreams(stream, others, last)
                 mine = [self.inputs[i] for i in self.copied]

@@ -60,6 +60,16 @@ def compiled(text: str, constants: Constants, architecture: int) -> str:
     return logs.getvalue()
 
 
+def ptx_of(text: str, constants: Constants) -> str:
+    """What the assembler is given for compute capability 9.0."""
+    from cupy.cuda import nvrtc
+
+    program = nvrtc.createProgram(text, "kernel.cu", (), ())
+    architecture = () if launch.HOPPER in constants else ("-arch=sm_90",)
+    nvrtc.compileProgram(program, (*launch.options(constants), *architecture))
+    return nvrtc.getPTX(program).decode()
+
+
 def spilled(log: str) -> dict[str, int]:
     """Kernel -> bytes it stores to and loads from memory for want of registers."""
     found = re.findall(r"Function properties for (\w+)\s+ptxas[^\n]*?(\d+) bytes spill stores, (\d+) bytes spill loads",

@@ -257,6 +257,30 @@ def test_gpu_a_hundred_replays_give_the_same_bits(name: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("name", OPTIONS)
+def test_gpu_launches_that_overlap_give_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As launches of which each waits for the one before it. Steps follow each other without a look at a result."""
+    from minidl.ops.cuda.launch import compute_capability, overlap
+
+    if compute_capability() < overlap.MIN_CAPABILITY:
+        pytest.skip("launches overlap from compute capability 9.0 on")
+    given, found = batch(name, 16, 0, "cuda"), []
+    for overlaps in (True, False):
+        launched, run = [], overlap._launch
+        with monkeypatch.context() as patch:
+            patch.setattr(overlap, "_launch", lambda *sizes, run=run, all_=launched: (all_.append(sizes), run(*sizes)))
+            if not overlaps:
+                patch.setattr(overlap, "overlapping", contextlib.nullcontext)
+            minidl.manual_seed(0)
+            each = Training(zoo_model(name), True, "cuda", momentum=0.9)
+            for _ in range(50):
+                each.step(*given)
+            found.append([array.get().tobytes() for array in each.arrays().values()])
+        assert bool(launched) == overlaps
+    assert found[0] == found[1]
+
+
+@pytest.mark.gpu
 def test_gpu_memory_of_replays_is_flat() -> None:
     import cupy
 

@@ -21,7 +21,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")
 
 from checks.agrees import names_of
-from checks.sources import CONFIGURATIONS, FILES, compiled, kernels, registers
+from checks.sources import CONFIGURATIONS, FILES, compiled, kernels, ptx_of, registers
 
 from minidl.ops import cpu, cuda
 from minidl.ops.common.geometry import ConvGeometry, PoolGeometry, conv_geometry
@@ -155,7 +155,7 @@ def test_a_kernel_that_is_not_there(name: str) -> None:
 def test_a_kernel_alone_is_the_only_one_and_keeps_its_lines() -> None:
     for name, other in (("plain", "bounded"), ("bounded", "plain")):
         text = launch.alone(TEXT, name)
-        assert text.count("\n") == TEXT.count("\n")
+        assert text.removeprefix(compiling.BEGIN).count("\n") == TEXT.count("\n")       # which ends in #line 1
         assert kernels_in(text) == [name]
         assert launch.parameters(text, name) == launch.parameters(TEXT, name)
         assert re.search(rf"static __device__ void\s+{other}\(", text)
@@ -172,6 +172,33 @@ def test_each_kernel_alone_compiles_to_itself(file: str) -> None:
     constants = next(constants for each, constants in CONFIGURATIONS if each == file)
     for name in kernels(file):
         assert [*registers(compiled(launch.alone(launch.source(file), name), constants, 90))] == [name]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_each_kernel_waits_for_the_launches_before_it(file: str) -> None:
+    """Where it begins; but for poison, that of the next launch's blocks is not let in by any."""
+    for name in kernels(file):
+        text = launch.alone(launch.source(file), name)
+        begins = re.findall(rf"__global__ void\s[^{{]*?{name}\s*\([^)]*\)\s*{{\s*(\w+)", text)
+        assert begins == ["await_launches" if name == "poison" else "MINIDL_BEGIN"], name
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("file", FILES)
+def test_no_kernel_reads_or_writes_before_it_waits(file: str) -> None:
+    """In the compiler's text for compute capability 9.0. `const __restrict__` arrays may be read early by its rules."""
+    constants = next(constants for each, constants in CONFIGURATIONS if each == file)
+    for name in kernels(file):
+        ptx = ptx_of(launch.alone(launch.source(file), name), constants)
+        body = ptx[ptx.index(f".entry {name}("):] if f".entry {name}(" in ptx else ""     # left out by the constants
+        begin, found, _ = body.partition("griddepcontrol.wait;")
+        assert not body or found, name
+        assert not re.search(r"\b(ld|st|red|atom|cp)\.(?!param)", begin), name
+
+
+def test_a_kernel_whose_beginning_is_not_seen_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"^kernel: f has no \{ behind its parameters; write it there, without a"):
+        launch.alone('extern "C" __global__ void f(float* y) /* y */ { y[0] = 1; }', "f")
 
 
 class Fakes:

@@ -153,7 +153,7 @@ def test_what_the_driver_is_told_of_an_array(monkeypatch: pytest.MonkeyPatch) ->
                *modes: int) -> int:
         told.append((to.value % 64, kind, axes, address.value, *map(list, (sizes, strides, box, steps)), modes))
         return len(told) - 1
-    monkeypatch.setattr(tensor_maps, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=encode))
+    monkeypatch.setattr(tensor_maps, "driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=encode))
     assert len(encoded(4096, (5, 6, 7, 64), np.dtype(np.float32), (1, 8, 9, 32), True)) == 128
     with pytest.raises(RuntimeError, match=r"boxes of \(2, 64\) of an array of \(3, 32\) in uint16 at 0x10 "
                                            "with error 1; set another precision, or images in NCHW"):

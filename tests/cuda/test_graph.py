@@ -6,6 +6,7 @@ Only steps whose every call is a kernel's can be replayed so: what NumPy compute
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import itertools
 import threading
@@ -30,8 +31,9 @@ from minidl.core.tensor import wrap
 from minidl.lab.emulator import Memory
 from minidl.ops import create
 from minidl.ops.cuda import launch
-from minidl.ops.cuda.launch import addresses
+from minidl.ops.cuda.launch import addresses, overlap
 from minidl.ops.cuda.launch.addresses import Addresses, Results
+from minidl.ops.cuda.launch.compiling import thread as launching
 
 pytestmark = [pytest.mark.usefixtures("fp32"), needs_compiler]
 
@@ -145,6 +147,7 @@ def device(compiler: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emul
         monkeypatch.setattr(cupy, "empty", running.memory.empty)
         monkeypatch.setattr(cupy.cuda, "get_current_stream", Stream)
         monkeypatch.setattr(addresses, "_graph_launch", lambda: lambda graph, stream: graph.launch())
+        monkeypatch.setattr(overlap, "overlapping", contextlib.nullcontext)
         monkeypatch.setattr(compiler_graph, "GraphMemory", OwnMemory)
         monkeypatch.setattr(compiler_graph, "free_all_blocks", lambda: None)
         monkeypatch.setattr(Memory, "set", lambda self, array: self.__setitem__(..., array), raising=False)
@@ -164,6 +167,37 @@ def random(shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 def numbers(value: Any) -> Any:
     return np.array(value._data if isinstance(value, Tensor) else value, subok=False)
+
+
+# ---------------------------------------------------------------- launches that overlap
+@pytest.mark.parametrize(("capability", "driver", "can"), [
+    (90, 12030, True), (120, 13000, True), (89, 13000, False), (90, 12020, False)])
+def test_launches_overlap_if_device_and_driver_can(capability: int, driver: int, can: bool,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlap, "compute_capability", lambda: capability)
+    monkeypatch.setattr(overlap.cupy.cuda.runtime, "driverGetVersion", lambda: driver)
+    with overlap.overlapping():
+        assert launching.launch is (overlap._launch if can else None)
+    assert launching.launch is None
+
+
+def test_a_launch_that_overlaps_is_given_to_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its structs are, of 56 and 72 bytes; an error of the driver is said."""
+    seen, status = [], [0]
+
+    def start(config: Any, function: Any, arguments: Any, extra: Any) -> int:
+        each = ctypes.cast(config, ctypes.POINTER(overlap._Config)).contents
+        attribute = each.attributes[0]
+        seen.append((*each.sizes, each.stream, each.count, attribute.id, attribute.value[0], function.value,
+                     arguments.value, extra))
+        return status[0]
+    monkeypatch.setattr(overlap, "driver", lambda: SimpleNamespace(cuLaunchKernelEx=start))
+    overlap._launch(11, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0)
+    assert seen == [(1, 2, 3, 4, 5, 6, 7, 8, 1, 6, 1, 11, 9, None)]
+    assert (ctypes.sizeof(overlap._Config), ctypes.sizeof(overlap._Attribute)) == (56, 72)
+    status[0] = 1
+    with pytest.raises(RuntimeError, match=r"refuses a launch of \[1, 2, 3\] blocks of \[4, 5, 6\] threads"):
+        overlap._launch(11, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0)
 
 
 # ---------------------------------------------------------------- addresses

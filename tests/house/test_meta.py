@@ -173,7 +173,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
                       f"{COMMON}/backend")),
     ("minidl/compiler/graph", ("cupy", "numpy", f"{CORE}/device", f"{CORE}/mode", f"{CORE}/pools", f"{CORE}/tensor",
                                f"{COMMON}/primitives",
-                               f"{CUDA}/launch/addresses", "minidl/compiler")),
+                               f"{CUDA}/launch/addresses", f"{CUDA}/launch/overlap", "minidl/compiler")),
     ("minidl/compiler", ("numpy", "cupy", f"{CORE}/mode", f"{CORE}/device", f"{CORE}/pools", f"{CORE}/tensor",
                          f"{COMMON}/primitives", f"{COMMON}/ranks", f"{COMMON}/region", f"{COMMON}/geometry/nhwc",
                          f"{COMMON}/geometry/rows", f"{COMMON}/fused", f"{COMMON}/patterns", "minidl/compiler")),

@@ -33,14 +33,32 @@ def compiling(file: str, text: str, constants: tuple[Constant, ...], name: str) 
         return compiled
 
 
+# A kernel waits until the launches before it have ended, and lets the blocks of the next launch in, which wait then
+# (overlap.py). One that begins with await_launches() does not let them in.
+BEGIN = """
+#if __CUDA_ARCH__ >= 900
+#define MINIDL_BEGIN asm volatile("griddepcontrol.wait; griddepcontrol.launch_dependents;" ::: "memory");
+#else
+#define MINIDL_BEGIN
+#endif
+#line 1
+"""
+
+
 def alone(text: str, name: str) -> str:
-    """A source whose other kernels are functions that are not called: the compiler parses them, and makes nothing."""
+    """A source whose other kernels are functions that are not called: the compiler parses them, and makes nothing. The
+    kernel begins as BEGIN says. Raises RuntimeError if it is not seen where."""
     def unless_named(found: re.Match[str]) -> str:
         bounds, other, takes = found.groups()
         return found[0] if other == name else "".join((
             "static __device__ void", re.sub(r"__launch_bounds__\(.*\)", "", bounds), other,
             takes.replace("__grid_constant__", "")))
-    return re.sub(rf'extern "C" __global__ void(\s+{BOUNDS})(\w+)(\s*\([^)]*\))', unless_named, text)
+    text = re.sub(rf'extern "C" __global__ void(\s+{BOUNDS})(\w+)(\s*\([^)]*\))', unless_named, text)
+    head = rf"(__global__ void\s+{BOUNDS}{name}\s*\([^)]*\)\s*{{)(\s*await_launches\(\);)?"
+    text, count = re.subn(head, lambda found: found[0] if found[2] else f"{found[1]} MINIDL_BEGIN", text)
+    if not count:
+        raise RuntimeError(f"kernel: {name} has no {{ behind its parameters; write it there, without a comment between")
+    return BEGIN + text
 
 
 def _compiled(file: str, text: str, constants: tuple[Constant, ...], device: int) -> cupy.RawModule:
@@ -61,9 +79,10 @@ def _compiled(file: str, text: str, constants: tuple[Constant, ...], device: int
 # ---------------------------------------------------------------- dry calls
 class _Thread(threading.local):
     """devices: those on which this thread launches. It has entered their contexts, which the driver's call requires.
-    dry: see `dry`."""
+    dry: see `dry`. launch: in place of the driver's call, see overlap.py."""
 
     dry = False
+    launch: Callable[..., None] | None = None
 
     def __init__(self) -> None:
         self.devices: set[int] = set()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import os
 from collections.abc import Callable
+from typing import Any
 
 import cupy
 
@@ -16,6 +19,12 @@ multiprocessors = _attribute("MultiProcessorCount")
 most_shared = _attribute("MaxSharedMemoryPerBlockOptin")       # bytes of shared memory that one block may ask for
 RESERVED = 1024                                                # bytes of it that each block takes in addition
 cache_bytes = _attribute("L2CacheSize")                        # of the cache that all multiprocessors share
+
+
+@functools.cache
+def driver() -> Any:
+    """The driver's functions, for what CuPy does not call."""
+    return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
 
 
 @functools.cache

@@ -125,7 +125,8 @@ class Kernel:
             packed = self._arguments()
         copies = packed.pack(arguments, device)
         handle = self._handle or self._loaded()
-        _launch(handle, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, packed.at, 0)
+        start = thread.launch or _launch
+        start(handle, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, packed.at, 0)
         self._free.append(packed)
         del copies                         # they had to live until the launch was queued
 

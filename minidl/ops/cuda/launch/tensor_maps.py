@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-import os
-from typing import Any
 
 import cupy
 import numpy as np
 
 from .. import launch
+from .device import driver
 
 # Numbers that cuda.h has names for. TYPES (CUtensorMapDataType): 16 bits as they are; float32 as it is, and rounded to
 # tf32 by the copy. MODES: not interleaved; rows of 128 bytes, swizzled; 256 bytes at once into the second-level cache;
@@ -22,18 +21,13 @@ BYTES, ALIGNMENT = 128, 64                 # of what is encoded
 MAX_BOX = 256                              # of a box's numbers along an axis
 
 
-@functools.cache
-def _driver() -> Any:
-    return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
-
-
 @functools.lru_cache(maxsize=4096)
 def _encoded(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[int, ...], rounded: bool) -> bytes:
     buffer = ctypes.create_string_buffer(BYTES + ALIGNMENT)
     offset = -ctypes.addressof(buffer) % ALIGNMENT
     axes, sizes = len(shape), shape[::-1]
     strides = [dtype.itemsize * math.prod(sizes[:axis]) for axis in range(1, axes)]
-    error = _driver().cuTensorMapEncodeTiled(
+    error = driver().cuTensorMapEncodeTiled(
         ctypes.c_void_p(ctypes.addressof(buffer) + offset), TYPES[dtype][rounded], axes, ctypes.c_void_p(address),
         (ctypes.c_uint64 * axes)(*sizes), (ctypes.c_uint64 * (axes - 1))(*strides),
         (ctypes.c_uint32 * axes)(*box[::-1]), (ctypes.c_uint32 * axes)(*[1] * axes), *MODES)
