@@ -189,6 +189,19 @@ def heads(many: int) -> Iterator[Case]:
             yield Case(label, {"x": q, "k": k, "v": k}, {"causal": causal})
 
 
+def recurrences(gates: int, states: int) -> Grid:
+    """Sequences x, weights v of the inputs and w of the state, and the first state z. w is scaled: with values of about
+    1 a recurrence makes much of rounding."""
+    def grid(many: int) -> Iterator[Case]:
+        for label, length, n, i, h in (
+                ("small", 8, 4, 16, 16), ("usual", 28, 64, 28, 128), ("large", 32, 64 * many, 256, 256),
+                ("odd", 27, 61, 29, 67), ("one sequence", 100, 1, 64, 128), ("one unit", 28, 64, 16, 1),
+                ("one step", 1, 256, 256, 256), ("long", 500, 16, 64, 64)):
+            yield Case(label, {"x": Spec((length, n, i)), "v": Spec((gates * h, i)), "w": Spec((gates * h, h)),
+                               "z": Spec((states, n, h))})
+    return grid
+
+
 EQUATIONS: list[tuple[str, str, Shape, Shape]] = [
     ("small", "ij,jk->ik", (16, 16), (16, 16)), ("product", "ij,jk->ik", (512, 512), (512, 512)),
     ("transposed result", "ij,jk->ki", (512, 512), (512, 512)),
@@ -463,6 +476,12 @@ SWEEPS: dict[str, Sweep] = {
     "matmul": Sweep("x @ y", products),
     "einsum": Sweep("F.einsum(equation, x, y)", equations),
     "linear": Sweep("F.linear(x, w, b)", layers),
+    "recurrence of an LSTM": Sweep("F.recurrence(F.linear(x, v), w * 0.05, z, kind='lstm')[0]", recurrences(4, 2),
+                              "F.lstm(x, (z[:1], z[1:]), (v, w * 0.05), False, 1, 0.0, False, False, False)[0]"),
+    "recurrence with tanh": Sweep("F.recurrence(F.linear(x, v), w * 0.05, z, kind='tanh')[0]", recurrences(1, 1),
+                             "F.rnn_tanh(x, z, (v, w * 0.05), False, 1, 0.0, False, False, False)[0]"),
+    "recurrence of a GRU": Sweep("F.recurrence(F.linear(x, v), w * 0.05, z, kind='gru')[0]", recurrences(3, 1),
+                             "F.gru(x, z, (v, w * 0.05), False, 1, 0.0, False, False, False)[0]"),
     "scaled_dot_product_attention": Sweep("F.scaled_dot_product_attention(x, k, v, is_causal=causal)", heads),
     "conv1d": Sweep("F.conv1d(x, w, b, stride=stride, padding=padding, dilation=dilation, groups=groups)",
                     sequences),

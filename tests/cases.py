@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from minidl import Tensor, ops
+from minidl.ops.common.geometry.recurrent import SIZES
 from minidl.ops.cpu import conv
 
 Shape = tuple[int, ...]
@@ -704,6 +705,39 @@ def expand_reference(x, *, shape):
     return np.broadcast_to(x, [x.shape[i - more] if n == -1 else n for i, n in enumerate(shape)])
 
 
+def recurrence(gx, w, state, b=0.0, *, kind, reverse=False):
+    """Sequence by sequence and step by step, as the papers have it."""
+    def sigmoid(x):
+        return 1 / (1 + np.exp(-x))
+    y = np.zeros((len(state), *gx.shape[:2], w.shape[1]))
+    for s in range(gx.shape[1]):
+        now = state[:, s]
+        for t in range(len(gx))[::-1] if reverse else range(len(gx)):
+            if kind == "lstm":
+                i, f, g, o = np.split(gx[t, s] + w @ now[0] + b, 4)
+                c = sigmoid(f) * now[1] + sigmoid(i) * np.tanh(g)
+                now = np.stack([sigmoid(o) * np.tanh(c), c])
+            elif kind == "tanh":
+                now = np.tanh(gx[t, s] + w @ now[0] + b)[None]
+            else:
+                (xr, xz, xn), (hr, hz, hn) = np.split(gx[t, s], 3), np.split(w @ now[0] + b, 3)
+                z = sigmoid(xz + hz)
+                now = ((1 - z) * np.tanh(xn + sigmoid(xr + hr) * hn) + z * now[0])[None]
+            y[:, t, s] = now
+    return y
+
+
+def sequences_of_states() -> Iterable[Problem]:
+    """Of one step and several, no sequence, one and several, in both directions, with a bias and without."""
+    for at, (steps, n, size, kind) in enumerate(itertools.product(
+            (1, 2, 5), (0, 1, 3), (1, 2, 5), ("lstm", "gru", "tanh"))):
+        gates, states, _ = SIZES[kind]
+        yield ((steps, n, gates * size), (gates * size, size), (states, n, size), *[(gates * size,)] * (at % 3 > 0)), {
+            "kind": kind, "reverse": bool(at // 2 % 2)}
+    yield ((3, 70, 28), (28, 7), (2, 70, 7), (28,)), {"kind": "lstm"}
+    yield ((3, 70, 21), (21, 7), (1, 70, 7), (21,)), {"kind": "gru"}
+
+
 def local_response_norm(x, size, alpha, beta, k):
     """KSH 2012, section 3.3, with the mean of the squares in place of their sum."""
     y = np.zeros_like(x)
@@ -1017,6 +1051,7 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "dropout": (ops.dropout, dropout, keys(), normal),
     "linear": (ops.linear, linear, layers(), normal),
     "scaled_dot_product_attention": (attended, attention, heads(), normal),
+    "recurrence": (ops.recurrence, recurrence, sequences_of_states(), normal),
     "conv2d": (ops.conv2d, conv2d, convolutions(), normal),
     "conv1d": (ops.conv1d, conv1d, sequences(), normal),
     "conv3d": (ops.conv3d, conv3d, volumes(), normal),

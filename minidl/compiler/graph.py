@@ -130,11 +130,14 @@ class NotCaptured(Exception):
 
 @contextlib.contextmanager
 def _captured(stream: cupy.cuda.Stream | None = None) -> Iterator[None]:
-    """Errors within are NotCaptured; a capture on the stream ends with them."""
+    """Errors within are NotCaptured; a capture on the stream ends with them, and its launches overlap."""
     import cupy
 
+    from ..ops.cuda.launch.overlap import overlapping
+
     try:
-        yield
+        with overlapping() if stream is not None else contextlib.nullcontext():
+            yield
     except Exception as error:
         if stream is not None and stream.is_capturing():
             with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
@@ -166,7 +169,6 @@ class AsGraph:
         import cupy
 
         from ..ops.cuda.launch.addresses import Addresses, Results
-        from ..ops.cuda.launch.overlap import overlapping
 
         calls = ByCalls(program, streams=True)
         self.program, self.calls = program, calls
@@ -196,7 +198,7 @@ class AsGraph:
                                        ["QQ" if program.dynamics[i].key else "d" for i in self.read])
             stream.synchronize()
             stream.begin_capture()
-            with _captured(stream), overlapping():
+            with _captured(stream):
                 *others, last = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
                 side = SideStreams(stream, others, last)
                 mine = [self.inputs[i] for i in self.copied]

@@ -23,6 +23,7 @@ MULTIPLY_ADDS: dict[str, Callable[..., int]] = {       # of an op, from the shap
     "conv2d": lambda y, x, w, *_: math.prod(y) * math.prod(w[1:]),
     "conv_transpose2d": lambda y, x, w, *_: math.prod(x) * math.prod(w[1:]),
     "linear": lambda y, x, w, *_: math.prod(y) * x[-1],
+    "recurrence": lambda y, gx, w, *_: math.prod(gx) * w[1],
     "matmul": lambda y, a, b: math.prod(y) * a[-1],
     "scaled_dot_product_attention": lambda y, q, k, *_: math.prod(y[:-1]) * k[-2] * (q[-1] + y[-1]),
 }

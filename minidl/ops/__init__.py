@@ -20,6 +20,7 @@ from .layers.linear import *
 from .layers.lookup import *
 from .layers.norm import *
 from .layers.pool import *
+from .layers.recurrent import *
 from .layers.resample import *
 from .layers.units import *
 from .losses.criteria import *

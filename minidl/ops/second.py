@@ -37,6 +37,7 @@ from .common.primitives import ALL, Index
 from .create import arange, zeros
 from .layers import activation, linear, units
 from .layers.activation import softmax
+from .layers.recurrent import STEPS
 from .losses.nll import nll
 
 Axes = tuple[int, ...]
@@ -620,3 +621,20 @@ def _attention_grad(gy: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | 
 def _attention_grad_mask(gy: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, o: Tensor, sums: Tensor,
                         scale: float) -> Tensor:
     return _attended(gy, q, k, v, mask, False, scale)[1]
+
+
+# ---------------------------------------------------------------- recurrences
+@rule(kept=(6,))
+def _recurrence_grad(gy: Tensor, gx: Tensor, w: Tensor, b: Tensor | None, state: Tensor, states: Tensor, kept: Tensor,
+                     kind: str, reverse: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Step by step, with zeros added to gx, to W h + b and to the state: the gradients are those by the zeros."""
+    steps, n, rows = gx.shape
+    by_x, by_h = ([_zeros(gx, n, rows) for _ in range(steps)] for _ in range(2))
+    by_state = _zeros(state, *state.shape)
+    now, after = tuple((state + by_state).unbind(0)), [gx] * steps
+    for t in range(steps)[::-1] if reverse else range(steps):
+        now = STEPS[kind](gx[t] + by_x[t], linear.linear(now[0], w, b) + by_h[t], *now)
+        after[t] = arrange.stack(now, 0)
+    found = {id(of): g for of, g in flow([(arrange.stack(after, 1), gy)], True, inputs=[*by_x, *by_h, by_state])}
+    ga, gq = (arrange.stack([found[id(each)] for each in zeros], 0) for zeros in (by_x, by_h))
+    return ga, gq, found[id(by_state)]

@@ -25,6 +25,7 @@ from ..core.version import __version__
 from ..nn.weights.files import write_whole
 from ..ops.common.curves import CUBIC, RATE, SLOPE
 from ..ops.common.geometry import Padding, Pair, edges, pair
+from ..ops.common.geometry.recurrent import SIZES
 from ..ops.common.primitives import Index
 from ..ops.layers.activation import one_axis
 
@@ -195,7 +196,7 @@ class _Graph:
 
     def node(self, kind: str, *inputs: str, **attributes: object) -> str:
         """Add a node of ONNX; gives its output's name. An input "" is left out."""
-        name = f"{kind}/{len(self.nodes)}"     # no parameter is named so
+        name = f"{kind}/{len(self.ops)}"       # no parameter is named so
         self.nodes.append(self.onnx.helper.make_node(kind, inputs, [name], name=name, **attributes))
         self.ops[name] = self.op
         return name
@@ -543,6 +544,58 @@ def _attention(graph: _Graph, ndim: int, query: str, key: str, value: str, mask:
     return graph.node("MatMul", weights, value)
 
 
+def _gates(graph: _Graph, x: str, count: int) -> list[str]:
+    first = graph.node("Split", x, axis=1, num_outputs=count)
+    graph.nodes[-1].output.extend(f"{first}.{i}" for i in range(1, count))
+    return list(graph.nodes[-1].output)
+
+
+def _lstm_step(graph: _Graph, gx: str, gh: str, h: str, c: str) -> list[str]:
+    i, f, g, o = _gates(graph, graph.node("Add", gx, gh), 4)
+    kept = graph.node("Mul", graph.node("Sigmoid", f), c)
+    c = graph.node("Add", kept, graph.node("Mul", graph.node("Sigmoid", i), graph.node("Tanh", g)))
+    return [graph.node("Mul", graph.node("Sigmoid", o), graph.node("Tanh", c)), c]
+
+
+def _gru_step(graph: _Graph, gx: str, gh: str, h: str) -> list[str]:
+    (xr, xz, xn), (hr, hz, hn) = _gates(graph, gx, 3), _gates(graph, gh, 3)
+    r, z = (graph.node("Sigmoid", graph.node("Add", *both)) for both in ((xr, hr), (xz, hz)))
+    n = graph.node("Tanh", graph.node("Add", xn, graph.node("Mul", r, hn)))
+    return [graph.node("Add", n, graph.node("Mul", z, graph.node("Sub", h, n)))]
+
+
+def _plain_step(graph: _Graph, gx: str, gh: str, h: str, *, kind: str) -> list[str]:
+    return [graph.node(kind, graph.node("Add", gx, gh))]
+
+
+_STEPS: dict[str, Callable[..., list[str]]] = {
+    "lstm": _lstm_step, "gru": _gru_step, "tanh": partial(_plain_step, kind="Tanh"),
+    "relu": partial(_plain_step, kind="Relu")}
+
+
+def _recurrence(graph: _Graph, ndim: int, gx: str, w: str, state: str, b: str = "", *, kind: str,
+                reverse: bool = False) -> str:
+    """A Scan, whose body is one step: ONNX's LSTM and GRU would multiply by W_ih themselves."""
+    helper, count = graph.onnx.helper, SIZES[kind].states
+    element = helper.np_dtype_to_tensor_dtype(graph.dtype)
+    starts = [graph.node("Gather", state, graph.constant(i, np.int64), axis=0) for i in range(count)]
+    outside, graph.nodes = graph.nodes, []
+    before, now = [f"{start}.before" for start in starts], f"{starts[0]}.gx"
+    gh = graph.node("Gemm", *filter(None, (before[0], w, b)), transB=1)
+    after = _STEPS[kind](graph, now, gh, *before)
+    results = [*after, *(graph.node("Identity", each) for each in after)]
+    body = helper.make_graph(
+        graph.nodes, kind, [helper.make_tensor_value_info(name, element, None) for name in (*before, now)],
+        [helper.make_tensor_value_info(name, element, None) for name in results])
+    graph.nodes = outside
+    last = graph.node("Scan", *starts, gx, body=body, num_scan_inputs=1, scan_input_directions=[int(reverse)],
+                      scan_output_directions=[int(reverse)] * count)
+    names = [last, *(f"{last}.{i}" for i in range(1, 2 * count))]
+    graph.nodes[-1].output[:] = names
+    axis = graph.constant([0], np.int64)
+    return graph.node("Concat", *(graph.node("Unsqueeze", name, axis) for name in names[count:]), axis=0)
+
+
 def _loss_of_pairs(graph: _Graph, ndim: int, x: str, target: str, *, reduction: str, squared: bool) -> str:
     apart = graph.node("Sub", x, target)
     loss = graph.node("Mul", apart, apart) if squared else graph.node("Abs", apart)
@@ -582,7 +635,8 @@ ROWS: dict[str, Callable[..., str]] = {
     "hardsigmoid": lambda graph, ndim, x: graph.node("HardSigmoid", x, alpha=1 / 6, beta=0.5), "gelu": _gelu,
     "silu": lambda graph, ndim, x: graph.node("Mul", x, graph.node("Sigmoid", x)),
     "embedding": lambda graph, ndim, ids, w: graph.node("Gather", w, ids, axis=0),
-    "scaled_dot_product_attention": _attention, "mse_loss": partial(_loss_of_pairs, squared=True),
+    "scaled_dot_product_attention": _attention, "recurrence": _recurrence,
+    "mse_loss": partial(_loss_of_pairs, squared=True),
     "l1_loss": partial(_loss_of_pairs, squared=False),
     "to": lambda graph, ndim, x, *, dtype: graph.cast(x, dtype),
 }

@@ -28,6 +28,7 @@ from minidl.data import Augment
 from minidl.ops import ACTIVATIONS
 from minidl.ops.common.curves import LOSSES
 from minidl.ops.common.geometry import conv_geometry
+from minidl.ops.common.geometry import recurrent as recurrences
 from minidl.ops.common.geometry.nhwc import FORMS, STORES
 from minidl.ops.common.primitives import ALL
 from minidl.ops.layers.norm import batch_geometry, group_geometry, layer_geometry
@@ -495,6 +496,16 @@ LAUNCHES: dict[str, list[Launch]] = {
             (shape, dtype, p, key) for p in (0.0, 0.1, 0.5, 1 / 3, 0.999, 2.0**-24)
             for key in ((0, 0), (7, 1), (2**64 - 1, 2**63), (123_456_789_012, 4)) for dtype in (FLOAT, DOUBLE)
             for shape in ((1_000_003,), (7, 11, 13), (0, 3), (9,))])],
+    "recurrences": [
+        *each("layers/recurrent/recurrence.cu", primitives.recurrence, *[
+            (kind, sizes, reverse, dtype, held, processors)
+            for kind, others in (("lstm", 200), ("gru", 216), ("relu", 224)) for reverse in (False, True)
+            for sizes, dtype, held, processors in (
+                ((3, 5, 8), FLOAT, None, 132), ((3, 9, 20), FLOAT, others, 2), ((2, 3, 5), FLOAT, None, 132),
+                ((2, 3, 8), DOUBLE, None, 132))], slow=12),
+        *on_device("layers/recurrent/recurrence.cu", primitives.recurrence, *[
+            (kind, sizes, reverse, FLOAT) for kind in recurrences.SIZES for reverse in (False, True)
+            for sizes in ((28, 64, 128), (50, 300, 64), (9, 700, 100), (5, 33, 148), (7, 3, 256), (1, 1, 4))])],
     "draws": [
         *each("data/draws.cu", primitives.draws, ((5, 131), (7, 2**63)), ((), (0, 0)), ((1023,), (2**64 - 1, 3))),
         *on_device("data/draws.cu", primitives.draws, *[(shape, key) for key in ((0, 0), (2**64 - 1, 2**63))

@@ -24,6 +24,7 @@ from minidl.data import Augment
 from minidl.lab.check import product_bound
 from minidl.ops.common.curves import OF_X
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
+from minidl.ops.common.geometry import recurrent as recurrences
 from minidl.ops.common.geometry.sets import NormGeometry
 from minidl.ops.layers.norm import batch_geometry
 from minidl.optim.muon import orthogonal
@@ -33,6 +34,7 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers 
 from minidl.ops import cpu, cuda  # noqa: E402
 from minidl.ops.cuda import conv  # noqa: E402
 from minidl.ops.cuda.indexing import order, take  # noqa: E402
+from minidl.ops.cuda.layers import recurrent  # noqa: E402
 from minidl.ops.cuda.layers.linear import gemm  # noqa: E402
 
 
@@ -438,6 +440,27 @@ def linear_with_an_activation(act: str, sizes: tuple[int, int, int], dtype: type
     y = getattr(cpu, act)(normal(n, i, dtype=dtype, seed=4))
     for name, given in (("linear_act", (x, w, b)), ("linear_and_act", (x, w, b)), ("linear_grad_act", (gy, w, y))):
         agrees(name, *given, act, against="pattern", rtol=8, atol=8)
+
+
+def recurrence(kind: str, sizes: tuple[int, int, int], reverse: bool, dtype: type, held: int | None = None,
+               processors: int = 132) -> None:
+    """Beside float64, with gates of any size; of longer sequences the last steps too, since what is lost is multiplied
+    by a gate at each step. held: registers of a thread that hold other things than weights; processors: of the GPU."""
+    steps, n, size = sizes
+    gates, states, _ = recurrences.SIZES[kind]
+    shapes = ((steps, n, gates * size), (gates * size, size), (gates * size,), (states, n, size))
+    gx, w, b, state = (normal(*shape, dtype=dtype, seed=at) for at, shape in enumerate(shapes))
+    w *= dtype(size ** -0.5)
+    gy = normal(states, steps, n, size, dtype=dtype, seed=4)
+    with mock.patch.multiple(recurrent, OTHERS=held or recurrent.OTHERS), \
+            mock.patch.object(recurrent.launch, "multiprocessors", return_value=processors):
+        for bias in (b, None):
+            recurrent._plan.cache_clear()
+            agrees("recurrence", gx, w, bias, state, kind, reverse, against="float64", atol=64, rtol=64)
+            there, kept = (each.astype(dtype) for each in cpu.recurrence(gx, w, bias, state, kind, reverse))
+            agrees("recurrence_grad", gy, gx, w, bias, state, there, kept, kind, reverse, against="float64", atol=128,
+                   rtol=64, scaled=True)
+    recurrent._plan.cache_clear()
 
 
 SORTED = {"MAX_COMPARED": 0, "MAX_FIRSTS": 0, "MAX_IN_TURN": 0, "SHARE": 4, "MAX_ALONE": 4}

@@ -17,7 +17,7 @@ from minidl.ops.common import choice, primitives, shared
 from minidl.ops.common.conv.parts import as_one
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.cpu import conv, draws, parallel
-from minidl.ops.cpu.layers import attention, norm
+from minidl.ops.cpu.layers import attention, norm, recurrent
 from minidl.ops.cpu.reduce import along
 from minidl.ops.layers.norm import batch_geometry, group_geometry, layer_geometry
 
@@ -1143,3 +1143,29 @@ def test_triangles_are_numpys_in_any_order_of_memory(shape: tuple[int, ...]) -> 
                 found = mine(given, diagonal)
                 np.testing.assert_array_equal(found, other(given, diagonal), strict=True)
                 assert found.flags.writeable
+
+
+# ---------------------------------------------------------------- recurrences
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("kind", "gates", "states"), [
+    ("lstm", 4, 2), ("gru", 3, 1), ("tanh", 1, 1), ("relu", 1, 1)])
+def test_a_recurrence_in_chunks_is_the_recurrence(kind: str, gates: int, states: int, reverse: bool, dtype: Any,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the gates are: 1 / (1 + e^-x) of -1,000 is 0, without a warning."""
+    rng = np.random.default_rng(0)
+    gx, w, b, state, gy = (rng.standard_normal(shape).astype(dtype) for shape in (
+        (3, 7, gates * 4), (gates * 4, 4), (gates * 4,), (states, 7, 4), (states, 3, 7, 4)))
+    gx[1] *= 1000
+
+    def run() -> list[np.ndarray]:
+        found, kept = k.recurrence(gx, w, b, state, kind, reverse)
+        return [found, kept, *k.recurrence_grad(gy, gx, w, b, state, found, kept, kind, reverse)]
+    want = run()
+    monkeypatch.setattr(recurrent, "MIN_CHUNK", 1)
+    monkeypatch.setattr(recurrent, "MIN_ROWS", 2)
+    for got, whole in zip(run(), want, strict=True):
+        assert got.dtype == dtype
+        assert np.isfinite(got).all()
+        np.testing.assert_allclose(got, whole, rtol=1e-5, atol=1e-5)

@@ -94,7 +94,8 @@ NN = tuple(f"minidl/nn/{name}" for name in ("__init__", "containers", "habits", 
                                             "table"))                      # all but weights
 NAMES = {"arrays": ("arrange", "basic", "contraction", "functions", "indexing", "methods", "operators", "select",
                     "shapes", "statistics"),
-         "layers": ("activation", "attention", "conv", "linear", "lookup", "norm", "pool", "resample", "units"),
+         "layers": ("activation", "attention", "conv", "linear", "lookup", "norm", "pool", "recurrent", "resample",
+                    "units"),
          "losses": ("criteria", "loss", "nll")}
 FAMILIES = tuple(f"{OPS}/{group}/{name}" for group, names in NAMES.items() for name in names)
 COMMON = "minidl/ops/common"
@@ -134,6 +135,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{COMMON}/fused", (f"{COMMON}/patterns", f"{COMMON}/primitives")),
     (f"{COMMON}/geometry/nhwc", ("numpy", f"{COMMON}/patterns", f"{COMMON}/primitives", GEOMETRY)),
     (f"{COMMON}/geometry/rows", (f"{COMMON}/patterns", f"{COMMON}/primitives", GEOMETRY, f"{COMMON}/geometry/nhwc")),
+    (f"{COMMON}/geometry/recurrent", ()),
     (f"{COMMON}/geometry/sets", ()),
     (f"{COMMON}/conv/parts", (f"{CORE}/tensor", GEOMETRY)),
     (f"{COMMON}/conv/own", ("numpy", f"{CORE}/device", GEOMETRY)),
@@ -164,7 +166,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     *((family, ("numpy", f"{CORE}/mode", f"{CORE}/device", f"{CORE}/tensor", f"{CORE}/rng", f"{OPS}/create",
                 f"{COMMON}/op", f"{COMMON}/backend", GEOMETRY,
                 f"{COMMON}/conv/parts", f"{COMMON}/conv/own", f"{COMMON}/primitives", f"{COMMON}/curves",
-                f"{COMMON}/geometry/sets", *FAMILIES))
+                f"{COMMON}/geometry/recurrent", f"{COMMON}/geometry/sets", *FAMILIES))
       for family in FAMILIES),
     (f"{OPS}/__init__", (f"{CORE}/tensor", f"{OPS}/second", f"{COMMON}/op",
                          f"{COMMON}/backend", f"{COMMON}/primitives", f"{COMMON}/curves",

@@ -180,6 +180,7 @@ OWN: dict[str, dict[str, Any]] = {
     "einsum": {"equation": "ij,jk->ik"}, "expand": {"x": VALUES, "shape": (3, 4)}, "outer": {"x": VALUES, "y": VALUES},
     "group_norm": {"num_groups": 2}, "layer_norm": {"normalized_shape": 4}, "pad": {"widths": (1, 2)},
     "scaled_dot_product_attention": {"query": ROWS, "key": ROWS, "value": ROWS, "attn_mask": ROWS > 0.5},
+    "recurrence": {"gx": ROWS[:, None], "w": ROWS[:, :1], "state": ROWS[:2, None, :1], "kind": "lstm"},
     "dropout2d": {"x": FLOATS, "key": (1, 2)},
     "split": {"sizes": np.array([1, 3])}, "dropout": {"key": (1, 2)}, "getitem": {"index": 1}, "stack": {"axis": 0},
     "concatenate": {"axis": 0}, "squeeze": {"axis": None}, "gradcheck": {"fn": lambda x: (x * x).sum()},

@@ -90,6 +90,19 @@ def test_a_users_net(tmp_path: Path) -> None:
 
 
 PAIR = images(2, 4, 6), images(2, 4, 6)
+RECURRENT = [each.eval() for each in (
+    nn.LSTM(6, 4, 2, batch_first=True, bidirectional=True), nn.GRU(6, 4, 2, batch_first=True, bidirectional=True),
+    nn.GRU(6, 4, bias=False, batch_first=True))]
+
+
+def recurrent(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    """From a state that is computed: one of zeros would have the batch's size."""
+    h = ops.concatenate([y[:, :, :4], y[:, :1, 2:]], axis=1).swapaxes(0, 1)
+    lstm, gru, one = RECURRENT
+    found, (last, cells) = lstm(x, (h[:4], h[1:]))
+    return found, last, cells, *gru(x, h[:4]), *one(x, h[:1])
+
+
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "arithmetic": (lambda x, y: (x + y, x - 2, 3 * y, x / (y * y + 1.0), -x, (x * x) ** 1.5), PAIR),
     "functions": (lambda x, y: (ops.exp(x), ops.log(x * x + 1.0), ops.sqrt(x * x), ops.sigmoid(y),
@@ -120,6 +133,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
         ops.scaled_dot_product_attention(x, y, y, is_causal=True),
         ops.scaled_dot_product_attention(x[:, None], y[:, None], y[:, None], x[:, None, :, :4]),
         ops.scaled_dot_product_attention(x, y, x, (x > 0)[:, :, :4] & Tensor([[True], [False]] * 2))), PAIR),
+    "recurrences": (recurrent, PAIR),
     "losses": (lambda x, y: (ops.mse_loss(x, y), ops.mse_loss(x, y, reduction="none"), ops.l1_loss(x, y),
                              ops.l1_loss(x, y, reduction="sum")), PAIR),
     "joined": (lambda x, y: ops.concatenate([x, y[:, :2], x], axis=-2), PAIR),

@@ -533,6 +533,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                          r"tril: x has shape \(2,\) but must have at least 2 axes, the last two a matrix; see"),
     "triu of a fraction": (lambda: zeros(2, 2).triu(0.5), ValueError,  # type: ignore[arg-type]
                            "triu: diagonal is 0.5 but must be an int: 0 is the main one, 1 the next above it"),
+    "a required option": (lambda: ops.expand(zeros(2)), TypeError, "expand: lacks 'shape'; give it by name"),
     "one_hot of floats": (lambda: ops.one_hot(zeros(2), 3), TypeError,
                           r"one_hot: labels have dtype float32 but must be integers; convert them with .to\(dtype='in"),
     "one_hot of no classes": (lambda: ops.one_hot([0], 0), ValueError,
@@ -757,6 +758,24 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "attention with dropout": (lambda: attend((3, 4), (5, 4), (5, 4), dropout_p=0.1), ValueError,
                                "scaled_dot_product_attention: dropout_p is 0.1 but no weights are dropped here; pass "
                                "0, or write ops.dropout"),
+    # ---- recurrences
+    "a recurrence of another kind": (lambda: ops.recurrence(zeros(3, 2, 4), zeros(4, 4), zeros(1, 2, 4), kind="elu"),
+                                     ValueError, "recurrence: kind is 'elu' but must be one of lstm, gru, tanh, relu"),
+    "a recurrence of other gates": (
+        lambda: ops.recurrence(zeros(3, 2, 12), zeros(12, 4), zeros(2, 2, 4), kind="lstm"), ValueError,
+        r"recurrence: gx has shape \(3, 2, 12\) and w has shape \(12, 4\) but of kind 'lstm' they must be gx \(l,n,4 h"
+        r"\) and w \(4 h,h\); see nn.LSTM, nn.GRU and nn.RNN"),
+    "a recurrence of no step": (
+        lambda: ops.recurrence(zeros(0, 2, 12), zeros(12, 4), zeros(1, 2, 4), kind="gru"), ValueError,
+        r"recurrence: gx has shape \(0, 2, 12\), whose sequences have 0 steps but need at least 1; leave empty "
+        "ones out"),
+    "a recurrence from another state": (
+        lambda: ops.recurrence(zeros(3, 2, 12), zeros(12, 4), zeros(2, 2, 4), kind="gru"), ValueError,
+        r"recurrence: state has shape \(2, 2, 4\) but of kind 'gru', with gx \(3, 2, 12\) and w \(12, 4\), it must "
+        r"have \(1, 2, 4\); see ops.stack"),
+    "a recurrence with another bias": (
+        lambda: ops.recurrence(zeros(3, 2, 12), zeros(12, 4), zeros(1, 2, 4), zeros(4), kind="gru"), ValueError,
+        r"recurrence: b has shape \(4,\) but w has 12 outputs; b must have shape \(12,\)"),
     "softmax": (lambda: ops.softmax(zeros(2, 3), axis=2), ValueError,
                 r"softmax: axis 2 is out of range for a Tensor of shape \(2, 3\); use an int from -2 to 1"),
     "log_softmax": (lambda: ops.log_softmax(zeros(2, 3), axis=-3), ValueError,

@@ -293,6 +293,25 @@ def test_third_derivatives_of_normalisations(normalized: Callable[[Tensor], Tens
     assert minidl.gradgradcheck(first, [x], max_jacobian=100, directions=3, atol=1e-5, rtol=1e-5).mode == "direction"
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("kind", "gates", "states"), [("lstm", 4, 2), ("gru", 3, 1), ("tanh", 1, 1)])
+def test_third_derivatives_of_recurrences(kind: str, gates: int, states: int, reverse: bool) -> None:
+    """By each input, along directions."""
+    rng = np.random.default_rng(0)
+    xs = [Tensor(rng.standard_normal(shape), requires_grad=True) for shape in (
+        (3, 2, 2 * gates), (2 * gates, 2), (states, 2, 2), (2 * gates,))]
+    by = Tensor(rng.standard_normal((states, 3, 2, 2)))
+
+    @recorded()
+    def first(*xs: Tensor) -> Tensor:
+        for x in xs:
+            if not x.requires_grad:
+                x.requires_grad = True
+        y = ops.recurrence(*xs, kind=kind, reverse=reverse)
+        return ops.concatenate([g.flatten() for g in minidl.grad((y ** 2 * by).sum(), xs, create_graph=True)], 0)
+    assert minidl.gradgradcheck(first, xs, max_jacobian=100, directions=2, atol=1e-5, rtol=1e-5).mode == "direction"
+
+
 def test_backward_adds_gradients_that_have_a_graph() -> None:
     x = vector(2.0)
     (x ** 3).sum().backward(create_graph=True)

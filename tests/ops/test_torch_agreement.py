@@ -110,6 +110,23 @@ def attention(query: Any, *xs: Any, mask: Any = None, **options: Any) -> Any:
     return F.scaled_dot_product_attention(query.expand(*lead, *query.shape[-2:]), *xs, *masked, **options)
 
 
+def recurrence(gx: Any, w: Any, state: Any, *b: Any, kind: str, reverse: bool = False) -> Any:
+    """Its layers multiply inputs by weights: by 1, of inputs that are gx. They give the last c alone, so of an LSTM
+    each step is a call."""
+    if reverse:
+        return recurrence(gx.flip(0), w, state, *b, kind=kind).flip(1)
+    one = torch.eye(w.shape[0], dtype=gx.dtype)
+    weights = [one, w, torch.zeros_like(b[0]), *b] if b else [one, w]
+    how = bool(b), 1, 0.0, False, False, False         # layers, dropout, training, both directions, batch first
+    if kind != "lstm":
+        return {"gru": torch.gru, "tanh": torch.rnn_tanh}[kind](gx, state, weights, *how)[0][None]
+    found, now = [], (state[:1], state[1:])
+    for step in gx.split(1):
+        now = torch.lstm(step, now, weights, *how)[1:]
+        found.append(torch.stack(now))
+    return torch.cat(found, 1)
+
+
 def yes_or_no(x: Any, y: Any, *, reduction: str, positive: float | None) -> Any:
     factor = None if positive is None else torch.tensor(of_classes(positive, x.shape), dtype=x.dtype)
     return F.binary_cross_entropy_with_logits(x, y, reduction=reduction, pos_weight=factor)
@@ -142,7 +159,7 @@ THEIRS: dict[str, Callable[..., Any]] = {
     "embedding": lambda w, ids, padding_idx=None: F.embedding(ids, w, padding_idx),
     # PyTorch's own has a gradient of 1/6 rounded to float32, of float64 values too.
     "hardsigmoid": lambda x: F.relu6(x + 3) / 6,
-    "scaled_dot_product_attention": attention,
+    "scaled_dot_product_attention": attention, "recurrence": recurrence,
     "conv2d": conv2d, "conv1d": conv1d, "conv3d": conv3d, "conv_transpose2d": conv_transpose2d,
     "avg_pool2d": pooling(F.avg_pool2d, 0.0), "max_pool2d": pooling(F.max_pool2d, -np.inf),
     "batch_norm": batch_norm, "layer_norm": layer_norm,

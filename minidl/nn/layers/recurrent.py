@@ -5,45 +5,20 @@ with the forget gate of Gers et al. 2000; Cho et al. 2014). Names and shapes of 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from ... import ops
 from ...core.tensor import Tensor
+from ...ops.common.geometry.recurrent import SIZES
 from ...ops.create import zeros
+from ...ops.layers.recurrent import STEPS, State
 from ..module import Module
 from .basic import _parameter, _positive
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
-State = tuple[Tensor, ...]                 # the hidden state h, and for an LSTM the cell state c
 Given = Tensor | State | None
 PARTS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
-
-
-def _lstm(gx: Tensor, gh: Tensor, h: Tensor, c: Tensor) -> State:
-    i, f, g, o = (gx + gh).chunk(4, 1)
-    c = ops.sigmoid(f) * c + ops.sigmoid(i) * ops.tanh(g)
-    return ops.sigmoid(o) * ops.tanh(c), c
-
-
-def _gru(gx: Tensor, gh: Tensor, h: Tensor) -> State:
-    (xr, xz, xn), (hr, hz, hn) = gx.chunk(3, 1), gh.chunk(3, 1)
-    n = ops.tanh(xn + ops.sigmoid(xr + hr) * hn)
-    return n + ops.sigmoid(xz + hz) * (h - n),
-
-
-class Kind(NamedTuple):
-    """A kind of recurrence: its step of (W_ih x + b_ih, W_hh h + b_hh, state), how many gates these hold, and how many
-    Tensors the state has."""
-
-    step: Callable[..., State]
-    gates: int = 1
-    states: int = 1
-
-
-KINDS = {"tanh": Kind(lambda gx, gh, h: (ops.tanh(gx + gh),)), "relu": Kind(lambda gx, gh, h: (ops.relu(gx + gh),)),
-         "lstm": Kind(_lstm, 4, 2), "gru": Kind(_gru, 3)}
 
 
 class _Recurrent(Module):
@@ -56,13 +31,13 @@ class _Recurrent(Module):
         super().__init__()
         name = type(self).__name__
         self.input_size, self.hidden_size = _positive(name, input_size=input_size, hidden_size=hidden_size)
-        if kind not in KINDS:
+        if kind not in SIZES:
             raise ValueError(f"{name}: nonlinearity is {kind!r} but must be 'tanh' or 'relu'")
         self.kind = kind
 
     def _add(self, end: str, inputs: int, bias: bool) -> None:
         """Parameters, which start uniform in +-1/sqrt(hidden_size)."""
-        rows = KINDS[self.kind].gates * self.hidden_size
+        rows = SIZES[self.kind].gates * self.hidden_size
         for name, shape in zip(PARTS, ((rows, inputs), (rows, self.hidden_size), (rows,), (rows,)), strict=True):
             there = bias or name.startswith("weight")
             setattr(self, name + end, _parameter(shape, self.hidden_size) if there else None)
@@ -72,7 +47,7 @@ class _Recurrent(Module):
 
     def _given(self, x: Tensor, hx: Given, lead: tuple[int, ...], axes: str) -> State:
         """The state as it is given, or zeros."""
-        size, count = self.hidden_size, KINDS[self.kind].states
+        size, count = self.hidden_size, SIZES[self.kind].states
         if x.ndim != axes.count(",") + 1 or x.shape[-1] != self.input_size:
             raise ValueError(f"{type(self).__name__}: x has shape {x.shape} but must be {axes} with an input_size of "
                              f"{self.input_size}; see .unsqueeze()")
@@ -98,7 +73,7 @@ class _Cell(_Recurrent):
     def forward(self, x: Tensor, hx: Given = None) -> Any:
         state = self._given(x, hx, x.shape[:1], "(n,input_size)")
         w_ih, w_hh, b_ih, b_hh = self._of("")
-        state = KINDS[self.kind].step(ops.linear(x, w_ih, b_ih), ops.linear(state[0], w_hh, b_hh), *state)
+        state = STEPS[self.kind](ops.linear(x, w_ih, b_ih), ops.linear(state[0], w_hh, b_hh), *state)
         return state if len(state) > 1 else state[0]
 
 
@@ -165,22 +140,19 @@ class _Layers(_Recurrent):
             raise ValueError(f"{type(self).__name__}: x has shape {x.shape}, whose sequences have 0 steps but need at "
                              "least 1; leave empty ones out")
         x = x.swapaxes(0, 1) if self.batch_first else x
-        step, last, outputs = KINDS[self.kind].step, [], []
+        last, outputs = [], []
         for i, end in enumerate(ends):
             w_ih, w_hh, b_ih, b_hh = self._of(end)
-            gates, state, hs = ops.linear(x, w_ih, b_ih), tuple(each[i] for each in states), []
-            times = range(len(x))
-            for t in reversed(times) if end.endswith("_reverse") else times:
-                state = step(gates[t], ops.linear(state[0], w_hh, b_hh), *state)
-                hs.append(state[0])
-            last.append(state)
-            outputs.append(ops.stack(hs[::-1] if end.endswith("_reverse") else hs))
+            state, back = ops.stack([each[i] for each in states]), end.endswith("_reverse")
+            after = ops.recurrence(ops.linear(x, w_ih, b_ih), w_hh, state, b_hh, kind=self.kind, reverse=back)
+            last.append(after[:, 0 if back else -1])
+            outputs.append(after[0])
             if len(outputs) > self.bidirectional:
                 x = outputs[0] if len(outputs) == 1 else ops.concatenate(outputs, 2)
                 outputs = []
                 if self.dropout and self.training and i + 1 < len(ends):
                     x = ops.dropout(x, self.dropout)
-        ended = tuple(ops.stack(each) for each in zip(*last, strict=True))
+        ended = ops.stack(last, axis=1).unbind(0)
         return x.swapaxes(0, 1) if self.batch_first else x, ended if len(ended) > 1 else ended[0]
 
     def extra_repr(self) -> str:

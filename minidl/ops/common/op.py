@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Sequence
 from functools import partial, wraps
 from types import ModuleType
@@ -241,6 +242,8 @@ def _named(name: str, error: Exception, inputs: tuple[object, ...]) -> Exception
     """An error that begins with the name of an op, as bodies' own do; NumPy's know only the array's dtype."""
     if str(error).partition(": ")[0].replace("_", "").isalnum():
         return error
+    if missing := re.search(r"missing \d+ required keyword-only arguments?: (.*)", str(error)):
+        return TypeError(f"{name}: lacks {missing[1]}; give it by name")
     dtypes = " and ".join(str(getattr(t, "dtype", type(t).__name__)) for t in inputs)
     kind = next(kind for kind in (TypeError, ValueError, OverflowError) if isinstance(error, kind))
     return kind(f"{name}: of {dtypes}: {error}; convert with .to(dtype=...)")      # NumPy's own kinds take no text

@@ -27,6 +27,7 @@ from .layers.matmul import *
 from .layers.max_pool import *
 from .layers.norm import *
 from .layers.pool import *
+from .layers.recurrent import *
 from .optim import *
 from .optim.updates import *
 from .reduce import *

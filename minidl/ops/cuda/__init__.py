@@ -25,6 +25,7 @@ from .layers.loss.criteria import *
 from .layers.norm import *
 from .layers.norm.fused import *
 from .layers.pool import *
+from .layers.recurrent import *
 from .nhwc import *
 from .optim import *
 from .reduce.folds import *

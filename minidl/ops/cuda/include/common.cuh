@@ -17,14 +17,6 @@ struct Geometry {
 #define THREAD (blockIdx.x * blockDim.x + threadIdx.x)
 #define THREADS (gridDim.x * blockDim.x)
 
-// What a kernel begins with that does not let the blocks of the next launch in before its own have ended; the others
-// do both where they begin (launch/compiling.py).
-__device__ __forceinline__ void await_launches() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 __device__ __forceinline__ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 __device__ __forceinline__ int imin(int a, int b) { return a < b ? a : b; }

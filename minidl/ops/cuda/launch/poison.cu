@@ -3,7 +3,7 @@
 // memory: dynamic shared memory of `words` words. A block that takes all of it has a multiprocessor to itself; two
 // blocks per multiprocessor are sure to reach every one. Any block will do. No block of the next launch may have its
 // memory before that.
-#include "include/common.cuh"
+#include "include/launches.cuh"
 
 extern "C" __global__ void poison(int words) {
     await_launches();
