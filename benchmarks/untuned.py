@@ -167,6 +167,30 @@ def penalized(nn: Any, critic: Callable[[Any], Any], images: Any, made: Any) -> 
     return 10 * ((norms - 1) ** 2).mean() + critic(made).mean() - critic(images).mean()
 
 
+def lstm(nn: Any) -> Any:
+    """The rows of an image as 28 steps, 128 units (Hochreiter and Schmidhuber 1997)."""
+    class LSTM(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.head = nn.LSTM(28, 128, batch_first=True), nn.Linear(128, 10)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.lstm(x.squeeze(1))[0][:, -1])
+    return LSTM()
+
+
+def gru(nn: Any) -> Any:
+    """64 units behind an embedding (Cho et al. 2014)."""
+    class GRU(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.gru, self.head = nn.Embedding(1000, 64), nn.GRU(64, 64, batch_first=True), nn.Linear(64, 5)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.gru(self.words(x))[0][:, -1])
+    return GRU()
+
+
 # name -> (net, what a batch holds, target: classes of so many, 0 for another batch, or None for the batch itself)
 NETS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...], tuple[tuple[int, ...], int] | None]] = {
     "mobile": (mobile, (256, 3, 32, 32), ((256,), 10)),
@@ -175,6 +199,8 @@ NETS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...], tuple[tuple[int, ..
     "resnet18": (resnet18, (64, 3, 224, 224), ((64,), 1000)),
     "convnext": (convnext, (128, 3, 64, 64), ((128,), 10)),
     "autoencoder": (autoencoder, (128, 3, 64, 64), None),
+    "lstm": (lstm, (64, 1, 28, 28), ((64,), 10)),
+    "gru": (gru, (64, 50), ((64,), 5)),
     "critic": (critic, (64, 3, 32, 32), ((64, 3, 32, 32), 0))}
 
 
