@@ -505,7 +505,9 @@ LAUNCHES: dict[str, list[Launch]] = {
                 ((2, 3, 8), DOUBLE, None, 132))], slow=12),
         *on_device("layers/recurrent/recurrence.cu", primitives.recurrence, *[
             (kind, sizes, reverse, FLOAT) for kind in recurrences.SIZES for reverse in (False, True)
-            for sizes in ((28, 64, 128), (50, 300, 64), (9, 700, 100), (5, 33, 148), (7, 3, 256), (1, 1, 4))])],
+            for sizes in ((28, 64, 128), (50, 300, 64), (9, 700, 100), (5, 33, 148), (7, 3, 256), (1, 1, 4),
+                          (6, 40, 192), (5, 70, 256), (4, 37, 384), (3, 9, 320), (2, 5, 640), (3, 260, 200),
+                          (2, 300, 128))])],
     "draws": [
         *each("data/draws.cu", primitives.draws, ((5, 131), (7, 2**63)), ((), (0, 0)), ((1023,), (2**64 - 1, 3))),
         *on_device("data/draws.cu", primitives.draws, *[(shape, key) for key in ((0, 0), (2**64 - 1, 2**63))

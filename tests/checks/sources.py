@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
 from minidl.ops import cuda
+from minidl.ops.common.sources import BOUNDS
 from minidl.ops.cuda import launch
 
 Constants = tuple[launch.Constant, ...]
@@ -30,7 +31,7 @@ FILES = sorted(str(path.relative_to(launch.FOLDER).as_posix()) for path in launc
 def kernels(file: str) -> list[str]:
     """The names of a file's kernels, the includes' among them."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", launch.source(file), flags=re.DOTALL)
-    names = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^{;]*?\)\s*)?(\w+)\s*\(", text)
+    names = re.findall(rf"__global__\s+void\s+{BOUNDS}(\w+)\s*\(", text)
     assert len(names) == text.count("__global__"), f"{file}: a __global__ function that is not `void name(...)`"
     return names
 

@@ -15,7 +15,8 @@ FOLDER = Path(__file__).parents[1] / "cuda"  # ops/cuda: files and includes are 
 OPTIONS = ("--std=c++17",)
 HOPPER: Constant = ("SM_90A", 1)           # of kernels for compute capability 9.0 alone, with its own instructions
 
-BOUNDS = r"(?:__launch_bounds__\([^{;]*?\)\s*)?"      # what may come before a kernel's name
+# What may come before a kernel's name; CLUSTERED is a macro that says how many blocks a cluster has
+BOUNDS = r"(?:CLUSTERED\s+)?(?:__launch_bounds__\([^{;]*?\)\s*)?"
 
 GENERATED: dict[str, str] = {}             # texts of includes that come from a table, not from a file
 

@@ -51,7 +51,7 @@ def alone(text: str, name: str) -> str:
     def unless_named(found: re.Match[str]) -> str:
         bounds, other, takes = found.groups()
         return found[0] if other == name else "".join((
-            "static __device__ void", re.sub(r"__launch_bounds__\(.*\)", "", bounds), other,
+            "static __device__ void", re.sub(r"CLUSTERED|__launch_bounds__\(.*\)", "", bounds), other,
             takes.replace("__grid_constant__", "")))
     text = re.sub(rf'extern "C" __global__ void(\s+{BOUNDS})(\w+)(\s*\([^)]*\))', unless_named, text)
     head = rf"(__global__ void\s+{BOUNDS}{name}\s*\([^)]*\)\s*{{)(\s*await_launches\(\);)?"

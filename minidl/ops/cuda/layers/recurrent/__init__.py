@@ -1,9 +1,10 @@
-"""Recurrences on CuPy arrays: launches recurrence.cu, for all steps at once if a block can hold the weights, else a
-product and a kernel per step."""
+"""Recurrences on CuPy arrays: launches recurrence.cu, for all steps at once if a cluster of blocks can hold the
+weights, else a product and a kernel per step."""
 
 from __future__ import annotations
 
 import functools
+import math
 
 import cupy
 import numpy as np
@@ -17,9 +18,15 @@ from ..linear import linear, linear_grad_x
 __all__ = ["recurrence", "recurrence_grad"]
 
 FILE = "layers/recurrent/recurrence.cu"
-ROWS = 1, 2, 4                             # sequences of a block: no more than gates
+ROWS, CLUSTERS = (1, 2, 4), (1, 2, 4, 8)   # sequences and blocks of a cluster; no more sequences than gates
+SHARE = 10 / 11                            # of the multiprocessors, which clusters of more than two can use
 MAX_THREADS, REGISTERS = 1024, 1 << 14     # of a block; of each of a multiprocessor's four schedulers
-OTHERS, PER_ROW = 44, 8                    # registers of a thread that hold no weights, and more of them per sequence
+MAX_REGISTERS = 248                        # of a thread
+OTHERS, PER_ROW = 44, 8                    # of these, what holds no weights, and more of it per sequence
+# Cycles: of a step, however small; of a barrier of a cluster, each time it has twice the blocks; of two launches
+STEP, MEETING, LAUNCHES = 700, 250, 16_000
+# What all multiprocessors do in a cycle: products, bytes of memory
+PRODUCTS, BYTES = 10_000, 2_700
 FLOAT = np.dtype(np.float32)
 
 
@@ -28,43 +35,51 @@ def _constants(dtype: np.dtype, kind: str) -> tuple[launch.Constant, ...]:
     return launch.real(dtype), ("GATES", gates), *((("ACT", kind),) if gates == 1 else ())
 
 
-def _shape(gates: int, size: int, rows: int) -> tuple[int, int, int]:
-    """(threads, weights in a thread's registers, bytes of shared memory) of a block that has all weights."""
-    columns = gates * size
+def _resident(name: str, kind: str, size: int, n: int, rows: int, cluster: int) -> launch.Plan | None:
+    """All steps of n sequences in one launch, by clusters that have `rows` sequences each; None if these cannot hold
+    the weights. Its cost is an estimate of a step's cycles."""
+    columns = SIZES[kind].gates * size // cluster
     threads = launch.blocks(columns, 32) * 32
-    registers = REGISTERS // (32 * launch.blocks(threads, 128)) // 8 * 8
-    held = min(size, (min(248, registers) - OTHERS - PER_ROW * rows) // 4 * 4)
-    work = max(2 * rows * columns + (size - held) * (columns + 1), rows * size + held * (columns + 1))
-    return threads, held, 4 * work
-
-
-def _resident(kind: str, size: int, rows: int) -> tuple[tuple[launch.Constant, ...], int, int]:
-    """(constants, threads and bytes of shared memory) of all steps in one launch."""
-    threads, held, shared = _shape(SIZES[kind].gates, size, rows)
-    return (*_constants(FLOAT, kind), ("H", size), ("ROWS", rows), ("REGISTERS", held),
-            ("THREADS_PER_BLOCK", threads)), threads, shared
+    registers = min(MAX_REGISTERS, REGISTERS // (32 * launch.blocks(threads, 128)) // 8 * 8)
+    held = min(size, (registers - OTHERS - (PER_ROW + cluster - 1) * rows) // 4 * 4)
+    if size % (4 * cluster) or threads > MAX_THREADS or held < 4 or rows > SIZES[kind].gates:
+        return None
+    work = rows * columns + 2 * rows * max(cluster * columns, size) + (size - held) * (columns + 1)
+    shared = 4 * max(work, 2 * rows * size + held * (columns + 1))         # the second while weights are loaded
+    if shared > launch.most_shared():
+        return None
+    blocks, warps = launch.blocks(n, rows) * cluster, threads // 32
+    rounds = launch.blocks(blocks, int(launch.multiprocessors() * (SHARE if cluster > 2 else 1)) or 1)
+    products, loads = size * rows * warps / 4, warps * (size - held + size * rows / 4)
+    constants = (*_constants(FLOAT, kind), ("H", size), ("ROWS", rows), ("CLUSTER", cluster), ("REGISTERS", held),
+                 ("THREADS_PER_BLOCK", threads), *((launch.HOPPER,) if cluster > 1 else ()))
+    return launch.Plan(FILE, name, constants, (blocks,), threads, shared,
+                       cost=rounds * (STEP + products + loads + MEETING * math.log2(cluster)))
 
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     *((FILE, _constants(dtype, kind)) for dtype in launch.C_NAME for kind in SIZES),
-    *((FILE, _resident(kind, size, rows)[0]) for kind, size, rows in (
-        ("lstm", 8, 1), ("lstm", 128, 1), ("lstm", 128, 4), ("lstm", 64, 4), ("lstm", 148, 2), ("gru", 8, 2),
-        ("gru", 64, 1), ("gru", 128, 2), ("gru", 160, 1), ("tanh", 8, 1), ("tanh", 128, 1), ("relu", 256, 1)))]
+    *((FILE, (*_constants(FLOAT, kind), ("H", size), ("ROWS", rows), ("CLUSTER", cluster), ("REGISTERS", held),
+              ("THREADS_PER_BLOCK", threads), *((launch.HOPPER,) if cluster > 1 else ())))
+      for kind, size, rows, cluster, held, threads in (
+          ("lstm", 8, 1, 1, 8, 32), ("lstm", 128, 1, 1, 76, 512), ("lstm", 128, 4, 1, 52, 512),
+          ("lstm", 64, 4, 1, 64, 256), ("lstm", 148, 2, 1, 36, 608), ("gru", 8, 2, 1, 8, 32),
+          ("gru", 64, 1, 1, 64, 192), ("gru", 128, 2, 1, 108, 384), ("gru", 160, 1, 1, 76, 480),
+          ("tanh", 8, 1, 1, 8, 32), ("tanh", 128, 1, 1, 128, 128), ("relu", 256, 1, 1, 196, 256),
+          ("lstm", 128, 1, 2, 128, 256), ("lstm", 256, 4, 4, 160, 256), ("lstm", 384, 4, 8, 144, 192),
+          ("gru", 256, 2, 4, 180, 192), ("gru", 384, 2, 8, 172, 160), ("tanh", 512, 1, 4, 192, 128)))]
 
 
 @functools.lru_cache(maxsize=4096)
 def _plan(name: str, kind: str, size: int, n: int, dtype: np.dtype) -> launch.Plan | None:
-    """The launch of all steps, or None if no block can hold the weights."""
-    gates = SIZES[kind].gates
-    if dtype != FLOAT or size % 4 or gates * size > MAX_THREADS:
+    """The launch of all steps; None if no cluster can hold the weights, or a product and a kernel per step take less
+    time, as of thousands of sequences."""
+    if dtype != FLOAT:
         return None
-    possible = [rows for rows in ROWS if rows <= gates]
-    rows = next((rows for rows in possible if launch.blocks(n, rows) <= launch.multiprocessors()), possible[-1])
-    constants, threads, shared = _resident(kind, size, rows)
-    held = dict(constants)["REGISTERS"]
-    if held < 4 or shared > launch.most_shared():
-        return None
-    return launch.Plan(FILE, name, constants, (launch.blocks(n, rows),), threads, shared)
+    clusters, columns = CLUSTERS if launch.compute_capability() == 90 else CLUSTERS[:1], SIZES[kind].gates * size
+    found = launch.best(_resident(name, kind, size, n, rows, cluster) for cluster in clusters for rows in ROWS)
+    by_steps = LAUNCHES + n * columns * (size / PRODUCTS + 16 / BYTES)   # four numbers per gate
+    return found if found is not None and found.cost < by_steps else None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,11 +1,13 @@
 // LSTM (GATES 4: i f g o), GRU (GATES 3: r z n) and the plain recurrence with an activation (GATES 1, ACT) over whole
 // sequences, and their gradients: the formulas of ops/layers/recurrent.py. KEPT values of each element are kept for these.
 //
-// recurrence and recurrence_grad make all steps in one launch. A block owns ROWS sequences, and needs no other: it has
-// all weights, so that no block waits for another one. Of its COLUMNS = GATES * H threads each owns H weights, REGISTERS
-// of them in registers and the others in shared memory: reading all of them from the second-level cache at each step
-// would take longer than the products. Sums have the same order in each run. Requires: THREADS_PER_BLOCK threads, which
-// are COLUMNS or a few more; ROWS * H <= COLUMNS; H and REGISTERS are multiples of 4.
+// recurrence and recurrence_grad make all steps in one launch. The CLUSTER blocks of a cluster own ROWS sequences, and H /
+// CLUSTER units each; other blocks they do not need. Together they have all weights: reading these from the second-level
+// cache at each step would take longer than the products. Of a block's COLUMNS threads each has H weights, REGISTERS of them
+// in registers and the others in shared memory. Forward a thread has a row of w, and blocks give each other their h; back
+// it has columns of the block's rows, and blocks give each other parts of the gradient by h. Sums have the same order in
+// each run. Requires: THREADS_PER_BLOCK threads, which are COLUMNS or a few more; ROWS <= GATES; REGISTERS and H / CLUSTER
+// are multiples of 4; for clusters compute capability 9.0.
 //
 // recurrence_cell and recurrence_cell_grad make one step, in any sizes, whose product is made before: a thread has an
 // element of the state.
@@ -19,6 +21,7 @@
 #ifndef H
 #define H 8
 #define ROWS 1
+#define CLUSTER 1
 #define REGISTERS 4
 #define THREADS_PER_BLOCK 32
 #endif
@@ -81,148 +84,226 @@ __device__ __forceinline__ Back step_back(REAL gh, REAL gc, const REAL* kept, RE
     return s;
 }
 
-#define COLUMNS (GATES * H)
+#define UNITS (H / CLUSTER)               // of a block
+#define COLUMNS (GATES * UNITS)
 #define SHARED (H - REGISTERS)
 #define STRIDE (COLUMNS + 1)               // of a row of weights in shared memory: so columns are in different banks, too
 
-// A thread's weights, and sums of them times the values of a row: v, of H numbers that all threads share.
+#if CLUSTER > 1
+#define CLUSTERED __cluster_dims__(CLUSTER, 1, 1)
+#else
+#define CLUSTERED
+#endif
+
+// The block's number in its cluster, and a barrier of all threads of the cluster.
+__device__ __forceinline__ int rank_of_block() {
+    unsigned rank = 0;
+#if CLUSTER > 1
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+    return rank;
+}
+__device__ __forceinline__ void meet() {
+#if CLUSTER > 1
+    asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+    __syncthreads();
+#endif
+}
+
+// Write x where `to` is, in the shared memory of a block of the cluster.
+__device__ __forceinline__ void give(REAL* to, int block, REAL x) {
+#if CLUSTER > 1
+    unsigned address;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(address) : "r"((unsigned)__cvta_generic_to_shared(to)), "r"(block));
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
+#else
+    *to = x;
+#endif
+}
+
+// A thread's H weights. near: those in shared memory, STRIDE apart.
 struct Weights {
     REAL held[REGISTERS];
-    const REAL* near;                      // the thread's own, STRIDE apart
+    const REAL* near;
 
-    __device__ __forceinline__ void times(REAL (&sums)[ROWS], const REAL* v, int apart) const {
-#pragma unroll
-        for (int k = 0; k < H; k += 4) {
-            REAL w[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                w[i] = k < REGISTERS ? held[k < REGISTERS ? k + i : 0] : near[(k + i - REGISTERS) * STRIDE];
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                const Pack<4> x = *(const Pack<4>*)(v + r * apart + k);
-#pragma unroll
-                for (int i = 0; i < 4; i++) sums[r] += w[i] * x.v[i];
-            }
-        }
+    __device__ __forceinline__ REAL operator[](int k) const {      // k is known when this is compiled
+        return k < REGISTERS ? held[k < REGISTERS ? k : 0] : near[(k - REGISTERS) * STRIDE];
     }
 };
 
-// COUNT weights of each row of w, as columns in shared memory; neighbours in memory are read by neighbouring threads.
-template <int COUNT> __device__ __forceinline__ void load_columns(REAL* to, const REAL* w) {
-    if constexpr (COUNT > 0)
-        for (int at = threadIdx.x; at < COLUMNS * COUNT; at += THREADS_PER_BLOCK)
-            to[at % COUNT * STRIDE + at / COUNT] = w[at / COUNT * H + at % COUNT];
+// A thread with few sums makes each in parts, so that products do not wait for each other.
+#define CHAINS(sums) ((sums) == 1 ? 4 : (sums) < 4 ? 2 : 1)
+template <int PARTS> __device__ __forceinline__ REAL total(const REAL (&parts)[PARTS]) {
+    REAL sum = parts[0];
+#pragma unroll
+    for (int i = 1; i < PARTS; i++) sum += parts[i];
+    return sum;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1) recurrence(
+// The row of w that is a column of the block.
+__device__ __forceinline__ int row_of(int column, int rank) {
+    return column / UNITS * H + rank * UNITS + column % UNITS;
+}
+
+// COUNT weights of each of the block's rows of w, as columns in shared memory; neighbours in memory are read by
+// neighbouring threads.
+template <int COUNT> __device__ __forceinline__ void load_columns(REAL* to, const REAL* w, int rank) {
+    if constexpr (COUNT > 0)
+        for (int at = threadIdx.x; at < COLUMNS * COUNT; at += THREADS_PER_BLOCK)
+            to[at % COUNT * STRIDE + at / COUNT] = w[row_of(at / COUNT, rank) * H + at % COUNT];
+}
+
+extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS_PER_BLOCK, 1) recurrence(
         const REAL* __restrict__ gx, const REAL* __restrict__ w, const REAL* __restrict__ b,
         const REAL* __restrict__ state, REAL* __restrict__ states, REAL* __restrict__ kept, int l, int n, int reverse) {
     extern __shared__ __align__(16) unsigned char bytes[];
-    REAL* h = (REAL*)bytes;                // (ROWS,H)
-    REAL* gates = h + ROWS * H;            // (ROWS,COLUMNS): W h + b
+    REAL* h = (REAL*)bytes;                // (2,ROWS,H): before a step and behind it, in turn
+    REAL* gates = h + 2 * ROWS * H;        // (ROWS,COLUMNS): W h + b
     REAL* near = gates + ROWS * COLUMNS;   // (SHARED,STRIDE)
-    const int j = threadIdx.x, first = blockIdx.x * ROWS, row = first + j / H, i = j % H;
-    const bool column = j < COLUMNS, owns = j < ROWS * H && row < n;
+    const int j = threadIdx.x, rank = rank_of_block(), first = blockIdx.x / CLUSTER * ROWS, r = j / UNITS;
+    const int row = first + r, i = j % UNITS, unit = rank * UNITS + i;
+    const bool column = j < COLUMNS, owns = j < ROWS * UNITS && row < n;
     const size_t plane = (size_t)l * n * H;
-    Weights mine;
+    Weights mine;                          // of row j of the block's, times h
     mine.near = near + j;
-    load_columns<REGISTERS>(gates, w);     // whose place, and that of what is behind it, is free yet
+    load_columns<REGISTERS>(gates, w, rank);       // whose place, and that of what is behind it, is free yet
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < REGISTERS; k++) mine.held[k] = column ? gates[k * STRIDE + j] : (REAL)0;
     __syncthreads();
-    load_columns<SHARED>(near, w + REGISTERS);
-    const REAL bias = b && column ? b[j] : (REAL)0;
-    REAL was = owns ? state[row * H + i] : (REAL)0, c = GATES == 4 && owns ? state[(n + row) * H + i] : (REAL)0;
-    if (j < ROWS * H) h[j] = was;
-    __syncthreads();
+    load_columns<SHARED>(near, w + REGISTERS, rank);
+    const REAL bias = b && column ? b[row_of(j, rank)] : (REAL)0;
+    for (int at = j; at < ROWS * H; at += THREADS_PER_BLOCK)
+        h[at] = first + at / H < n ? state[(first + at / H) * H + at % H] : (REAL)0;
+    REAL was = owns ? state[row * H + unit] : (REAL)0, c = GATES == 4 && owns ? state[(n + row) * H + unit] : (REAL)0;
+    meet();
     for (int step_ = 0; step_ < l; step_++) {
         const int t = reverse ? l - 1 - step_ : step_;
+        const REAL* before = h + step_ % 2 * ROWS * H;
+        REAL* after = h + (step_ + 1) % 2 * ROWS * H;
         REAL x[GATES];
         if (owns)
-            for (int p = 0; p < GATES; p++) x[p] = gx[((size_t)t * n + row) * COLUMNS + p * H + i];
+            for (int p = 0; p < GATES; p++) x[p] = gx[((size_t)t * n + row) * GATES * H + p * H + unit];
         if (column) {
-            REAL sums[ROWS];
+            REAL sums[ROWS][CHAINS(ROWS)] = {};
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) sums[r] = bias;
-            mine.times(sums, h, H);
+            for (int k = 0; k < H; k += 4) {
+                const REAL weights[4] = {mine[k], mine[k + 1], mine[k + 2], mine[k + 3]};
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) gates[r * COLUMNS + j] = sums[r];
+                for (int s = 0; s < ROWS; s++) {
+                    const Pack<4> v = *(const Pack<4>*)(before + s * H + k);
+#pragma unroll
+                    for (int e = 0; e < 4; e++) sums[s][e % CHAINS(ROWS)] += weights[e] * v.v[e];
+                }
+            }
+#pragma unroll
+            for (int s = 0; s < ROWS; s++) gates[s * COLUMNS + j] = bias + total(sums[s]);
         }
         __syncthreads();
         if (owns) {
             REAL own[GATES];
-            for (int p = 0; p < GATES; p++) own[p] = gates[j / H * COLUMNS + p * H + i];
+            for (int p = 0; p < GATES; p++) own[p] = gates[r * COLUMNS + p * UNITS + i];
             const Cell s = step(x, own, was, c);
-            const size_t at = ((size_t)t * n + row) * H + i;
-            for (int p = 0; p < KEPT; p++) kept[((size_t)t * n + row) * KEPT * H + p * H + i] = s.kept[p];
-            states[at] = h[j] = was = s.h;
+            const size_t at = ((size_t)t * n + row) * H + unit;
+            for (int p = 0; p < KEPT; p++) kept[((size_t)t * n + row) * KEPT * H + p * H + unit] = s.kept[p];
+            states[at] = was = s.h;
             if (GATES == 4) states[plane + at] = c = s.c;
+            for (int block = 0; block < CLUSTER; block++) give(after + r * H + unit, block, s.h);
         }
-        __syncthreads();
+        meet();
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1) recurrence_grad(
+extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS_PER_BLOCK, 1) recurrence_grad(
         const REAL* __restrict__ gy, const REAL* __restrict__ w, const REAL* __restrict__ state,
         const REAL* __restrict__ states, const REAL* __restrict__ kept, REAL* __restrict__ ga, REAL* __restrict__ gq,
         REAL* __restrict__ gstate, int l, int n, int reverse) {
     extern __shared__ __align__(16) unsigned char bytes[];
     REAL* gates = (REAL*)bytes;            // (ROWS,COLUMNS): gradients by W h + b
-    REAL* parts = gates + ROWS * COLUMNS;  // (ROWS,COLUMNS): for each gate, its part of the gradient by h
-    REAL* near = parts + ROWS * COLUMNS;   // (SHARED,STRIDE)
-    const int j = threadIdx.x, first = blockIdx.x * ROWS, row = first + j / H, i = j % H, gate = j / H;
-    const bool column = j < COLUMNS, owns = j < ROWS * H && row < n;
+    // (2,CLUSTER,ROWS,COLUMNS): parts of the gradient by h, of each block and gate; written for this step and the next
+    REAL* parts = gates + ROWS * COLUMNS;
+    REAL* near = parts + 2 * CLUSTER * ROWS * COLUMNS;             // (SHARED,STRIDE)
+    const int j = threadIdx.x, rank = rank_of_block(), first = blockIdx.x / CLUSTER * ROWS, r = j / UNITS, gate = r;
+    const int row = first + r, i = j % UNITS, unit = rank * UNITS + i;
+    const bool column = j < COLUMNS, owns = j < ROWS * UNITS && row < n;
     const size_t plane = (size_t)l * n * H;
-    Weights mine;                          // of h[i] in the gate's H rows of w
+    // Of the gate's rows of w that are the block's units: their products with these give parts of the gradient by unit i
+    // of each block m, weights m * UNITS + u
+    const REAL* own_rows = w + (gate * H + rank * UNITS) * H + i;
+    Weights mine;
     mine.near = near + j;
 #pragma unroll
-    for (int k = 0; k < REGISTERS; k++) mine.held[k] = column ? w[(gate * H + k) * H + i] : (REAL)0;
+    for (int k = 0; k < REGISTERS; k++)
+        mine.held[k] = column ? own_rows[k % UNITS * H + k / UNITS * UNITS] : (REAL)0;
     if (column)
-        for (int k = 0; k < SHARED; k++) near[k * STRIDE + j] = w[(gate * H + REGISTERS + k) * H + i];
+        for (int k = REGISTERS; k < H; k++)
+            near[(k - REGISTERS) * STRIDE + j] = own_rows[k % UNITS * H + k / UNITS * UNITS];
     for (int at = j; at < ROWS * COLUMNS; at += THREADS_PER_BLOCK) gates[at] = 0;      // also those of rows beyond n
     REAL direct = 0, gc = 0;
+    meet();
     for (int step_ = 0; step_ <= l; step_++) {                     // the last for the gradient by what was given
         const int t = reverse ? step_ : l - 1 - step_;
+        REAL* now_parts = parts + step_ % 2 * CLUSTER * ROWS * COLUMNS;
         REAL s_kept[4], gh = 0, before = 0, c = 0, now = 0;
         if (owns && step_ < l) {
-            const size_t at = ((size_t)t * n + row) * H + i, other = reverse ? at + (size_t)n * H : at - (size_t)n * H;
+            const size_t at = ((size_t)t * n + row) * H + unit;
+            const size_t other = reverse ? at + (size_t)n * H : at - (size_t)n * H;
             const bool begins = step_ == l - 1;                    // no step was before it
-            for (int p = 0; p < KEPT; p++) s_kept[p] = kept[((size_t)t * n + row) * KEPT * H + p * H + i];
+            for (int p = 0; p < KEPT; p++) s_kept[p] = kept[((size_t)t * n + row) * KEPT * H + p * H + unit];
             gh = gy[at];
             if (GATES == 4) {
                 gc += gy[plane + at];
-                c = begins ? state[(n + row) * H + i] : states[plane + other];
+                c = begins ? state[(n + row) * H + unit] : states[plane + other];
                 now = states[plane + at];
             } else if (GATES == 1) {
                 now = states[at];
             } else {
-                before = begins ? state[row * H + i] : states[other];
+                before = begins ? state[row * H + unit] : states[other];
             }
         }
         if (step_ && column) {
-            REAL sums[ROWS] = {};
-            mine.times(sums, gates + gate * H, COLUMNS);
+            REAL sums[CLUSTER][ROWS][CHAINS(CLUSTER * ROWS)] = {};
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) parts[r * COLUMNS + j] = sums[r];
+            for (int u = 0; u < UNITS; u += 4) {
+                Pack<4> v[ROWS];
+#pragma unroll
+                for (int s = 0; s < ROWS; s++) v[s] = *(const Pack<4>*)(gates + s * COLUMNS + gate * UNITS + u);
+#pragma unroll
+                for (int m = 0; m < CLUSTER; m++) {
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        const REAL weight = mine[m * UNITS + u + e];
+#pragma unroll
+                        for (int s = 0; s < ROWS; s++)
+                            sums[m][s][e % CHAINS(CLUSTER * ROWS)] += weight * v[s].v[e];
+                    }
+                }
+            }
+#pragma unroll
+            for (int m = 0; m < CLUSTER; m++)
+#pragma unroll
+                for (int s = 0; s < ROWS; s++) give(now_parts + (rank * ROWS + s) * COLUMNS + j, m, total(sums[m][s]));
         }
-        __syncthreads();
+        meet();
         if (owns) {
             REAL all = direct;
             if (step_)
-                for (int p = 0; p < GATES; p++) all += parts[j / H * COLUMNS + p * H + i];
+                for (int block = 0; block < CLUSTER; block++)
+                    for (int p = 0; p < GATES; p++) all += now_parts[(block * ROWS + r) * COLUMNS + p * UNITS + i];
             if (step_ == l) {
-                gstate[row * H + i] = all;
-                if (GATES == 4) gstate[(n + row) * H + i] = gc;
+                gstate[row * H + unit] = all;
+                if (GATES == 4) gstate[(n + row) * H + unit] = gc;
             } else {
                 const Back s = step_back(gh + all, gc, s_kept, before, c, now);
                 direct = s.h;
                 gc = s.c;
                 for (int p = 0; p < GATES; p++) {
-                    const size_t at = ((size_t)t * n + row) * COLUMNS + p * H + i;
+                    const size_t at = ((size_t)t * n + row) * GATES * H + p * H + unit;
                     ga[at] = s.ga[p];
                     if (GATES == 3) gq[at] = s.gq[p];
-                    gates[j / H * COLUMNS + p * H + i] = s.gq[p];
+                    gates[r * COLUMNS + p * UNITS + i] = s.gq[p];
                 }
             }
         }
