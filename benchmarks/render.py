@@ -213,7 +213,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
         "", "_resnet", "_resnet-56", "_krizhevsky2009"))),
     "step cuda large": runs(train_step.report, "step_cuda_1024", "step_cuda_4096"),
     "untuned": runs(untuned.report, "untuned_gpt", "untuned_mobile", "untuned_convnext", "untuned_unet",
-                    "untuned_autoencoder", "untuned_resnet18"),
+                    "untuned_autoencoder", "untuned_resnet18", "untuned_recurrent"),
     "recipes": lambda: time_to_accuracy.recipes(list(time_to_accuracy.RECIPES)),
     "time to accuracy": runs(time_to_accuracy.report, "time_to_accuracy_cuda"),
     "speed run": runs(time_to_accuracy.report, *(f"time_to_accuracy_airbench{epochs}" for epochs in ("_8", ""))),
