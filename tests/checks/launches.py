@@ -502,7 +502,7 @@ LAUNCHES: dict[str, list[Launch]] = {
             for kind, others in (("lstm", 200), ("gru", 216), ("relu", 224)) for reverse in (False, True)
             for sizes, dtype, held, processors in (
                 ((3, 5, 8), FLOAT, None, 132), ((3, 9, 20), FLOAT, others, 2), ((2, 3, 5), FLOAT, None, 132),
-                ((2, 3, 8), DOUBLE, None, 132))], slow=12),
+                ((2, 3, 8), DOUBLE, None, 132))], slow=4),
         *on_device("layers/recurrent/recurrence.cu", primitives.recurrence, *[
             (kind, sizes, reverse, FLOAT) for kind in recurrences.SIZES for reverse in (False, True)
             for sizes in ((28, 64, 128), (50, 300, 64), (9, 700, 100), (5, 33, 148), (7, 3, 256), (1, 1, 4),

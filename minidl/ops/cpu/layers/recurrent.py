@@ -132,7 +132,6 @@ def _gru_grad(gy: Array, w: Array, before: list[list[Array]], states: Array, kep
     ga[..., :2 * size] = both
 
 
-# ---------------------------------------------------------------- primitives
 def _plain_grad(act: str) -> Callable[..., None]:
     def run(gy: Array, w: Array, before: list[list[Array]], states: Array, kept: Array, ga: Array, gq: Array,
             gstate: Array) -> None:
@@ -144,6 +143,7 @@ def _plain_grad(act: str) -> Callable[..., None]:
     return run
 
 
+# ---------------------------------------------------------------- primitives
 ALL_STEPS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
     "lstm": (_lstm, _lstm_grad), "gru": (_gru, _gru_grad),
     **{act: (_plain(act), _plain_grad(act)) for act in ("tanh", "relu")}}
