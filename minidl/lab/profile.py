@@ -53,6 +53,17 @@ def kind(name: str) -> str:
     return next((each for each, starts in KINDS.items() if name.startswith(starts)), "other")
 
 
+# Of primitives that are products: their multiply-adds, by the shapes of what they are given and make
+PRODUCTS: dict[str, Callable[[Sequence[Shape], Sequence[Shape]], int]] = {
+    "matmul": lambda given, made: math.prod(made[0]) * given[0][-1],
+    "matmul_grad_x": lambda given, made: math.prod(made[0]) * given[0][-1],
+    "matmul_grad_y": lambda given, made: math.prod(made[0]) * given[0][-2],
+    "attention": lambda given, made: 2 * math.prod(given[0]) * given[1][-2],       # scores, and sums of values
+    "attention_grad": lambda given, made: 5 * math.prod(given[1]) * given[2][-2],  # scores again, four gradients
+    "recurrence": lambda given, made: math.prod(given[0]) * given[1][-1],
+    "recurrence_grad": lambda given, made: math.prod(given[1]) * given[2][-1]}
+
+
 def flop_of(name: str, arguments: Iterable[Any], shapes: Sequence[Shape], made: Sequence[Shape]) -> int:
     """The FLOP of a primitive. shapes: of the arrays that it is given, in order; made: of those that it makes."""
     for g in arguments:
@@ -60,6 +71,8 @@ def flop_of(name: str, arguments: Iterable[Any], shapes: Sequence[Shape], made: 
             return 2 * g.n * g.m * g.c * g.oh * g.ow * g.kh * g.kw
     if name.startswith("linear") and name != "linear_grad_b":  # a x b, b x c and a x c: the root of all is a x b x c
         return 2 * math.isqrt(math.prod(map(math.prod, (*shapes[:2], made[0]))))
+    if name in PRODUCTS:
+        return 2 * PRODUCTS[name](shapes, made)
     return max(map(math.prod, (*shapes, *made)), default=0)
 
 

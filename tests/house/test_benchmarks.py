@@ -192,6 +192,22 @@ def test_bytes_and_flop_of_calls() -> None:
         "relu": (20, 10), "reshape": (0, 0), "sgd": (3 * 20 + 2 * 20, 2 * 20)}
 
 
+@pytest.mark.parametrize(("function", "shapes", "products"), [
+    (lambda x, y: x @ y, ((2, 3, 4), (4, 5)), {"matmul": 2 * 3 * 4 * 5, "matmul_grad_x": 2 * 3 * 4 * 5}),
+    (lambda q, k: ops.scaled_dot_product_attention(q, k, k), ((2, 3, 8), (2, 5, 8)), {
+        "attention": 2 * 2 * 3 * 5 * 8, "attention_grad": 5 * 2 * 3 * 5 * 8}),
+    (lambda gx, w: ops.recurrence(gx, w, minidl.zeros(2, 2, 4), kind="lstm"), ((3, 2, 16), (16, 4)), {
+        "recurrence": 3 * 2 * 16 * 4, "recurrence_grad": 3 * 2 * 16 * 4, "linear_grad_w": 3 * 2 * 16 * 4})])
+def test_flop_of_products(function: Any, shapes: tuple[Any, ...], products: dict[str, int]) -> None:
+    @minidl.compile
+    def step(*xs: Any) -> None:
+        (function(*xs) ** 2).sum().backward()
+    for _ in range(2):
+        step(*(minidl.Tensor(np.ones(shape, np.float32), requires_grad=True) for shape in shapes))
+    found = {call.name: profile.flop(call) for call in step.recorded.calls}
+    assert {name: found[name] for name in products} == {name: 2 * count for name, count in products.items()}
+
+
 @pytest.mark.gpu
 def test_a_profile_of_a_gpu_has_a_time_for_each_call(capsys: pytest.CaptureFixture[str]) -> None:
     rows = printed(train_step.main, capsys, "--device", "cuda", "--models", "krizhevsky2009", "--profile", "recorded",
