@@ -1,11 +1,11 @@
 """Mutation: seeded faults, each in a copy of the tree, and which of them the tests notice.
 
     python tests/mutate.py --count 200 --seed 1 [--processes 2] [--files 'minidl/nn/*.py'] [--json FILE] [--map FILE]
-    python tests/mutate.py --marks "not slow and not deep and not gpu"         # what the fast tests alone notice
+    python tests/mutate.py --marks "not deep and not gpu"                      # what CI's tests notice
     python tests/mutate.py --again FILE
 
 A fault is one small change: another operator, a constant one off, a condition turned round, a statement dropped,
-arguments swapped, None returned. First the whole suite runs once, and notes which test reaches which line; then each
+arguments swapped, None returned. First the tests run once, and it is noted which of them reaches which line; then each
 fault is tried on the tests that reach it, the fastest first, up to the first failure; one in what an import defines, on
 those that reach a line with its name. A test that takes ten times as long as it did counts as a failure ("timeout").
 
@@ -14,8 +14,8 @@ without one; and the few kinds of fault that are known to change nothing. How ma
 
 Other faults that no test can notice, or should, stand in mutation_survivors.md with their reasons, by their text and
 not by their line; any other that survives makes the exit status 1. `--again` tries those once more that survived in an
-earlier run's JSON file. `--map` keeps the notes in a file, which serves as long as the code is the same, whichever
-tests are tried on the faults. `--marks` is pytest's -m.
+earlier run's JSON file. `--map` keeps the notes in a file, which serves as long as the code and the marks are the same.
+`--marks` is pytest's -m: which tests there are.
 
 It needs a system that forks, git, and coverage (it comes with pytest-cov). CUDA kernels (.cu) are not changed.
 """
@@ -366,9 +366,8 @@ class Copy:
     def run(self, limits: dict[str, float] | None = None, notes: Path | None = None,
             part: tuple[int, int] = (0, 1)) -> int:
         """The exit status; below 0 the signal that ended it."""
-        marks = self.marks if notes is None else WHOLE
         process = self.context.Process(target=in_copy,
-                                       args=(str(self.folder), limits, notes and str(notes), part, marks))
+                                       args=(str(self.folder), limits, notes and str(notes), part, self.marks))
         process.start()
         process.join()
         assert process.pid
@@ -425,7 +424,7 @@ def take_notes(copies: list[Copy], names: list[str], file: Path | None) -> Reach
     """Read them from the file where they are of this tree; else run the suite, a part in each copy."""
     code = b"".join(name.encode() + (ROOT / name).read_bytes() for name in names
                     if name.endswith(".py") and ROOT / name != Path(__file__).resolve())
-    digest = hashlib.sha256(code).hexdigest()
+    digest = hashlib.sha256(code + copies[0].marks.encode()).hexdigest()
     if file and file.exists():
         notes = json.loads(file.read_text())
         if notes["digest"] == digest:
@@ -479,7 +478,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--files", action="append", metavar="GLOB", help="of the files that have faults, these alone")
-    parser.add_argument("--marks", default=WHOLE, help="the tests that are tried on the faults (default: %(default)s)")
+    parser.add_argument("--marks", default=WHOLE, help="which tests run (default: %(default)s)")
     parser.add_argument("--again", type=Path, metavar="FILE", help="what survived in an earlier run's JSON")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every fault with its outcome")
     parser.add_argument("--map", type=Path, metavar="FILE", help="keep which test reaches which line")
