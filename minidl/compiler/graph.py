@@ -136,7 +136,7 @@ def _captured(stream: cupy.cuda.Stream | None = None) -> Iterator[None]:
     from ..ops.cuda.launch.overlap import overlapping
 
     try:
-        with overlapping() if stream is not None else contextlib.nullcontext():
+        with overlapping(stream.ptr) if stream is not None else contextlib.nullcontext():
             yield
     except Exception as error:
         if stream is not None and stream.is_capturing():

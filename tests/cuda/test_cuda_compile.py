@@ -176,11 +176,11 @@ def test_each_kernel_alone_compiles_to_itself(file: str) -> None:
 
 @pytest.mark.parametrize("file", FILES)
 def test_each_kernel_waits_for_the_launches_before_it(file: str) -> None:
-    """Where it begins; but for poison, that of the next launch's blocks is not let in by any."""
+    """Where it begins."""
     for name in kernels(file):
         text = launch.alone(launch.source(file), name)
         begins = re.findall(rf"__global__ void\s[^{{]*?{name}\s*\([^)]*\)\s*{{\s*(\w+)", text)
-        assert begins == ["await_launches" if name == "poison" else "MINIDL_BEGIN"], name
+        assert begins == ["MINIDL_BEGIN"], name
 
 
 @pytest.mark.deep
@@ -197,8 +197,11 @@ def test_no_kernel_reads_or_writes_before_it_waits(file: str) -> None:
 
 
 def test_a_kernel_whose_beginning_is_not_seen_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"^kernel: f has no \{ behind its parameters; write it there, without a"):
-        launch.alone('extern "C" __global__ void f(float* y) /* y */ { y[0] = 1; }', "f")
+    with pytest.raises(RuntimeError, match=r"^kernel: f has no \{ behind its parameters; write it there"):
+        launch.alone('extern "C" __global__ void f(float* y) OPEN y[0] = 1; }', "f")
+    between = " /* one,\n { two */ // {\n"
+    text = launch.alone(f'extern "C" __global__ void f(float* y){between}{{ y[0] = 1; }}', "f")
+    assert f"{between}{{ MINIDL_BEGIN y[0]" in text
 
 
 class Fakes:

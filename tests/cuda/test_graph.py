@@ -176,8 +176,8 @@ def test_launches_overlap_if_device_and_driver_can(capability: int, driver: int,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap, "compute_capability", lambda: capability)
     monkeypatch.setattr(overlap.cupy.cuda.runtime, "driverGetVersion", lambda: driver)
-    with overlap.overlapping():
-        assert launching.launch is (overlap._launch if can else None)
+    with overlap.overlapping(0):
+        assert isinstance(launching.launch, overlap.Overlapping) == can
     assert launching.launch is None
 
 
@@ -192,12 +192,44 @@ def test_a_launch_that_overlaps_is_given_to_the_driver(monkeypatch: pytest.Monke
                      arguments.value, extra))
         return status[0]
     monkeypatch.setattr(overlap, "driver", lambda: SimpleNamespace(cuLaunchKernelEx=start))
-    overlap._launch(11, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0)
+    given = overlap.Overlapping(8)
+    given(11, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0)
     assert seen == [(1, 2, 3, 4, 5, 6, 7, 8, 1, 6, 1, 11, 9, None)]
     assert (ctypes.sizeof(overlap._Config), ctypes.sizeof(overlap._Attribute)) == (56, 72)
     status[0] = 1
     with pytest.raises(RuntimeError, match=r"refuses a launch of \[1, 2, 3\] blocks of \[4, 5, 6\] threads"):
-        overlap._launch(11, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0)
+        given(11, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0)
+
+
+MAIN, LEFT, RIGHT = 1, 2, 3
+
+
+@pytest.mark.parametrize(("launches", "apart"), [
+    ([(MAIN, 200), (MAIN, 200)], []),
+    ([(MAIN, 200), (LEFT, 200), (MAIN, 200), (MAIN, 200)], [2]),       # two fit, so 200 blocks leave room on some of 132
+    ([(MAIN, 200), (LEFT, 263), (MAIN, 9)], [2]),
+    ([(MAIN, 200), (LEFT, 264), (MAIN, 9)], []),
+    ([(MAIN, 200), (LEFT, 1), (MAIN, 9)], []),
+    ([(MAIN, 200), (LEFT, 264), (LEFT, 9), (MAIN, 9)], []),            # which waits for the one before it on its stream
+    ([(LEFT, 200), (RIGHT, 264), (MAIN, 9), (LEFT, 264), (MAIN, 9)], [2])])
+def test_no_launch_overlaps_beside_one_that_few_multiprocessors_would_get(
+        launches: list[tuple[int, int]], apart: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the main stream, next to one on a side stream of which two blocks fit on each of 132 multiprocessors."""
+    seen: list[bool] = []
+
+    def blocks(found: Any, function: Any, threads: int, shared: Any) -> int:
+        ctypes.cast(found, ctypes.POINTER(ctypes.c_int)).contents.value = 2 if threads == 64 else 1
+        return 0
+    monkeypatch.setattr(overlap, "driver", lambda: SimpleNamespace(cuOccupancyMaxActiveBlocksPerMultiprocessor=blocks))
+    monkeypatch.setattr(overlap, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(overlap, "_launch", lambda *given: seen.append(given[-1]))
+    overlap._most_blocks.cache_clear()
+    for threads in (64, 65):
+        start, seen[:] = overlap.Overlapping(MAIN), []
+        for stream, grid in launches:
+            start(5, grid, 1, 1, threads, 1, 1, 0, stream, 0, 0)
+        assert [i for i, overlaps in enumerate(seen) if not overlaps] == (apart if threads == 64 else [])
+    overlap._most_blocks.cache_clear()
 
 
 # ---------------------------------------------------------------- addresses

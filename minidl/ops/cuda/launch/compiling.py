@@ -33,16 +33,16 @@ def compiling(file: str, text: str, constants: tuple[Constant, ...], name: str) 
         return compiled
 
 
-# A kernel waits until the launches before it have ended, and lets the blocks of the next launch in, which wait then
-# (overlap.py). One that begins with await_launches() does not let them in.
+# A kernel waits until the launches before it have ended: its blocks may be there before that (overlap.py)
 BEGIN = """
 #if __CUDA_ARCH__ >= 900
-#define MINIDL_BEGIN asm volatile("griddepcontrol.wait; griddepcontrol.launch_dependents;" ::: "memory");
+#define MINIDL_BEGIN asm volatile("griddepcontrol.wait;" ::: "memory");
 #else
 #define MINIDL_BEGIN
 #endif
 #line 1
 """
+SPACE = r"(?:\s|/\*[\s\S]*?\*/|//.*\n)*"
 
 
 def alone(text: str, name: str) -> str:
@@ -54,10 +54,9 @@ def alone(text: str, name: str) -> str:
             "static __device__ void", re.sub(r"CLUSTERED|__launch_bounds__\(.*\)", "", bounds), other,
             takes.replace("__grid_constant__", "")))
     text = re.sub(rf'extern "C" __global__ void(\s+{BOUNDS})(\w+)(\s*\([^)]*\))', unless_named, text)
-    head = rf"(__global__ void\s+{BOUNDS}{name}\s*\([^)]*\)\s*{{)(\s*await_launches\(\);)?"
-    text, count = re.subn(head, lambda found: found[0] if found[2] else f"{found[1]} MINIDL_BEGIN", text)
+    text, count = re.subn(rf"__global__ void\s+{BOUNDS}{name}\s*\([^)]*\){SPACE}{{", r"\g<0> MINIDL_BEGIN", text)
     if not count:
-        raise RuntimeError(f"kernel: {name} has no {{ behind its parameters; write it there, without a comment between")
+        raise RuntimeError(f"kernel: {name} has no {{ behind its parameters; write it there")
     return BEGIN + text
 
 

@@ -14,8 +14,6 @@ TALL, WIDE = 16, 32                        # rows and columns of a block's tile,
 READS_ROWS = ("linear", "linear_grad_x")   # functions that read weights
 MAX_WEIGHTS = 80_000                       # numbers of all linear layers: each block reads them all
 SHARED = ("extern __shared__ __align__(16) unsigned char bytes[];", "REAL* shared = (REAL*)bytes;")
-# Of region_step: blocks of sums beside its own would take memory from its first-level cache
-WAITS = "await_launches();"
 MAX_ARRAYS = 400                           # that a kernel takes, 8 bytes each of 4 KiB
 
 
@@ -202,7 +200,7 @@ def _step(s: Source, blocks: int, most: int,
             *(f"    {line}" for line in body), "}"]
     text = _kernel(f"THREADS_PER_BLOCK, {at_once}", "region_step", [
         *(f"const {ctype[region.dtypes[v.number]]}* a{v.number}" for v in inputs),
-        *(f"REAL* {name}" for name in outputs)], [WAITS, *head, *loop])
+        *(f"REAL* {name}" for name in outputs)], [*head, *loop])
     return text, at, tuple(f"a{v.number}" for v in inputs), outputs
 
 

@@ -7,7 +7,6 @@
 //
 // -DTHREADS_PER_BLOCK: a multiple of 32.
 #include "include/common.cuh"
-#include "include/launches.cuh"
 #include "include/act.cuh"
 
 constexpr int T = THREADS_PER_BLOCK, WARPS = T / 32;
