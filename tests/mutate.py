@@ -68,6 +68,7 @@ GPU = (any(Path(place).exists() for place in ("/dev/nvidia0", "/dev/dxg"))
 EQUIVALENT = (("minidl/ops/cpu/*.py", r"(reshape\([^()]*)-2\b", r"\1-1"),)              # any negative number, to NumPy
 PRELOADED = ["pytest", "hypothesis", "numpy", "h5py", "tqdm", "torch", "coverage"]      # by all runs, once
 MEMORY = 8 << 30                           # bytes that a fault may take
+TEST = "MINIDL_MUTATED_TEST"               # the environment's name for the test that runs
 
 
 # ---------------------------------------------------------------- faults
@@ -271,6 +272,12 @@ class Notes:
         import coverage
 
         self.part = part                   # its number, from 0, and that of all parts
+        self.children = Path("children").absolute()            # what the processes that tests start reach
+        self.children.mkdir()
+        settings = self.children / "settings"
+        settings.write_text(f"[run]\nsource = {Path('minidl').absolute()}\nparallel = true\n"
+                            f"data_file = {self.children}/reach\ncontext = ${{{TEST}}}\n")
+        os.environ["COVERAGE_PROCESS_START"] = str(settings)   # coverage starts in each Python then
         self.coverage = coverage.Coverage(data_file=None, config_file=False, source=["minidl"])
         self.seconds: dict[str, float] = defaultdict(float)
         self.failed: list[str] = []
@@ -292,6 +299,7 @@ class Notes:
         for cache in self.caches:          # or only the first test that asks for it would reach what is kept
             cache.cache_clear()
         self.coverage.switch_context(nodeid)
+        os.environ[TEST] = nodeid
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         self.seconds[report.nodeid] += report.duration
@@ -299,9 +307,17 @@ class Notes:
             self.failed.append(report.nodeid)
 
     def write(self, file: str) -> None:
+        import coverage
+
         self.coverage.stop()
-        data = self.coverage.get_data()
-        reach = {os.path.relpath(path): data.contexts_by_lineno(path) for path in data.measured_files()}
+        reach: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+        children = [coverage.CoverageData(str(path)) for path in self.children.glob("reach.*")]
+        for data in (self.coverage.get_data(), *children):
+            with suppress(coverage.CoverageException):         # of a process that was ended while it wrote
+                data.read()
+                for path in data.measured_files():
+                    for line, contexts in data.contexts_by_lineno(path).items():
+                        reach[os.path.relpath(path)][line] += contexts
         Path(file).write_text(json.dumps({"seconds": self.seconds, "failed": self.failed, "reach": reach}))
 
 
@@ -411,7 +427,7 @@ class Reach:
                 text = (ROOT / file).read_text(encoding="utf-8").splitlines()
                 reached |= self._reach(file, (n for n, line in enumerate(text, 1) if word.search(line)))
         chosen = [test for test in self.seconds if test in reached or test.partition("::")[0] in reached]
-        if not chosen and "" in reached:   # only what every run imports
+        if not chosen and reached:         # only what every run imports
             chosen = list(self.seconds)
         return {test: 20 + 10 * self.seconds[test] for test in sorted(chosen, key=self.seconds.__getitem__)}
 

@@ -149,7 +149,7 @@ def _kaiming(tensor: Tensor, gain: float, mode: str, nonlinearity: str | None) -
     """The standard deviation."""
     if mode not in MODES:
         raise ValueError(f"kaiming: mode is {mode!r} but must be {' or '.join(MODES)}")
-    if nonlinearity is not None and nonlinearity not in GAINS:
+    if nonlinearity is not None and nonlinearity not in tuple(GAINS):
         raise ValueError(f"kaiming: nonlinearity is {nonlinearity!r} but must be {' or '.join(GAINS)}; of another, "
                          "give gain=")
     return (gain if nonlinearity is None else GAINS[nonlinearity]) / math.sqrt(fans(tensor.shape)[MODES.index(mode)])

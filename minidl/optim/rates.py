@@ -125,7 +125,7 @@ def schedule(name: str, total: int) -> Schedule:
     >>> schedule("linear", 10)(5)
     0.5
     """
-    if name not in SCHEDULES:
+    if name not in tuple(SCHEDULES):
         raise ValueError(f"schedule: {name!r} is not one of {', '.join(SCHEDULES)}")
     return SCHEDULES[name](max(1, total))
 

@@ -641,7 +641,7 @@ class _Fit:
             warnings.warn(f"fit: {len(new)} parameters require a gradient but are in no group of the optimizer, so no "
                           f"step changes them: {', '.join(new[:8])}{', ...' * (len(new) > 8)}; make the optimizer "
                           "before layers are frozen, or after they are unfrozen, or freeze what is not to be trained",
-                          UserWarning, stacklevel=2)
+                          UserWarning, stacklevel=6)                   # train, run, fit, told, and who calls fit
 
     def require_finite(self, total: float, first: int) -> None:
         """Refuse losses whose sum `total` after the step `first` is not finite, and say in which step this began.

@@ -206,7 +206,7 @@ MAIN, LEFT, RIGHT = 1, 2, 3
 
 @pytest.mark.parametrize(("launches", "apart"), [
     ([(MAIN, 200), (MAIN, 200)], []),
-    ([(MAIN, 200), (LEFT, 200), (MAIN, 200), (MAIN, 200)], [2]),       # two fit, so 200 blocks leave room on some of 132
+    ([(MAIN, 200), (LEFT, 200), (MAIN, 200), (MAIN, 200)], [2]),       # 200 of 264 places
     ([(MAIN, 200), (LEFT, 263), (MAIN, 9)], [2]),
     ([(MAIN, 200), (LEFT, 264), (MAIN, 9)], []),
     ([(MAIN, 200), (LEFT, 1), (MAIN, 9)], []),

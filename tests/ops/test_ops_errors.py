@@ -761,6 +761,20 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     # ---- recurrences
     "a recurrence of another kind": (lambda: ops.recurrence(zeros(3, 2, 4), zeros(4, 4), zeros(1, 2, 4), kind="elu"),
                                      ValueError, "recurrence: kind is 'elu' but must be one of lstm, gru, tanh, relu"),
+    "a recurrence of a list": (
+        lambda: ops.recurrence(zeros(3, 2, 4), zeros(4, 4), zeros(1, 2, 4), kind=["tanh"]),  # type: ignore[arg-type]
+        ValueError, r"recurrence: kind is \['tanh'\] but must be one of lstm, gru, tanh, relu"),
+    "an algorithm that is a list": (
+        lambda: ops.conv2d(zeros(1, 1, 4, 4), zeros(1, 1, 3, 3), algorithm=["auto"]),  # type: ignore[arg-type]
+        TypeError, "conv2d: an option is a list but must be a text, a number or a tuple of them$"),
+    "an equation that is a list": (lambda: ops.einsum(["ij"], zeros(2, 2)), ValueError,  # type: ignore[arg-type]
+                                   r"einsum: \['ij'\] is not a list of terms of letters, as in 'ij,jk->ik'"),
+    "a gain of a list": (lambda: nn.init.kaiming_uniform_(zeros(2, 2), nonlinearity=["relu"]),  # type: ignore[arg-type]
+                         ValueError, r"kaiming: nonlinearity is \['relu'\] but must be "),
+    "a layer's kind that is a list": (lambda: nn.RNN(2, 2, nonlinearity=["tanh"]), ValueError,  # type: ignore[arg-type]
+                                      r"RNN: nonlinearity is \['tanh'\] but must be 'tanh' or 'relu'"),
+    "a schedule that is a list": (lambda: optim.schedule(["step"], 9), ValueError,  # type: ignore[arg-type]
+                                  r"schedule: \['step'\] is not one of "),
     "a recurrence of other gates": (
         lambda: ops.recurrence(zeros(3, 2, 12), zeros(12, 4), zeros(2, 2, 4), kind="lstm"), ValueError,
         r"recurrence: gx has shape \(3, 2, 12\) and w has shape \(12, 4\) but of kind 'lstm' they must be gx \(l,n,4 h"

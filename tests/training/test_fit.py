@@ -414,7 +414,7 @@ def test_what_no_step_changes_is_said_once(compiled: bool) -> None:
         model[1].requires_grad_(not late)
         with pytest.warns(UserWarning, match=said) as warned:
             train(model, sgd, lambda metrics, layer=model[1], late=late: late and layer.requires_grad_(True) and None)
-        assert len(warned) == 1
+        assert [each.filename for each in warned] == [__file__]
     train(model, optim.SGD(model.parameters(), 0.1))
 
 
@@ -1037,6 +1037,12 @@ def test_what_is_no_callback_is_named(wrong: Any) -> None:
                                         "epoch's metrics, or have a method on_train_begin, on_step_end or "
                                         "on_epoch_end$"):
         trained(model, callbacks=wrong)
+
+
+def test_a_class_is_no_callback() -> None:
+    with pytest.raises(TypeError, match=r"^fit: a callback is the class SaveBest but must be an object; make one, "
+                                        r"SaveBest\(\.\.\.\)$"):
+        trained(net(), callbacks=[SaveBest])  # type: ignore[list-item]
 
 
 def test_a_number_of_steps_between_checkpoints_that_cannot_be(tmp_path: Path) -> None:

@@ -940,6 +940,15 @@ def tied() -> tuple[list[Tensor], list[Tensor]]:
     return [*first.parameters(), *second.parameters()], [*nn.Sequential(first, second).parameters()]
 
 
+@pytest.mark.parametrize(("total", "left"), [(4.0, 0.5), (1.0, 2.0), (0.0, 2.0)])
+@pytest.mark.parametrize("kind", [float, Tensor])
+def test_gradients_divided_by_a_number_which_may_be_0(total: float, left: float, kind: Any) -> None:
+    p = Tensor([1.0], requires_grad=True)
+    p.grad = Tensor([2.0])
+    optim.clip.divide([p], kind(total))
+    assert p.grad.tolist() == [left]
+
+
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
 @pytest.mark.parametrize("limit", [1e-3, 1.0, 1e9])
 def test_a_weight_that_is_listed_twice_is_clipped_once(limit: float, compiled: bool) -> None:

@@ -406,6 +406,9 @@ def test_reading_has_a_limit_which_may_be_reached(path):
             else:
                 with pytest.raises(WeightsError, match="is too much"):
                     meter.readinto(bytearray(size))
+            raw.seek(0)
+            meter = Meter(raw, limit, "is too much")
+            assert (meter.read(0), len(meter.read(3)), raw.tell(), meter.left) == (b"", 3, 3, limit - 3)
 
 
 def test_what_is_no_truth_value_is_damage(tmp_path):

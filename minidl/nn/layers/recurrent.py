@@ -31,7 +31,7 @@ class _Recurrent(Module):
         super().__init__()
         name = type(self).__name__
         self.input_size, self.hidden_size = _positive(name, input_size=input_size, hidden_size=hidden_size)
-        if kind not in SIZES:
+        if kind not in tuple(SIZES):
             raise ValueError(f"{name}: nonlinearity is {kind!r} but must be 'tanh' or 'relu'")
         self.kind = kind
 

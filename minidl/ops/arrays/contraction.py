@@ -49,7 +49,7 @@ def einsum(equation: str, *tensors: Tensor) -> Tensor:
 
 def _read(equation: str, tensors: tuple[Tensor, ...]) -> tuple[list[str], str]:
     """The letters of each Tensor, and of the result."""
-    text = equation.replace(" ", "")
+    text = equation.replace(" ", "") if isinstance(equation, str) else "?"
     if not re.fullmatch(r"[A-Za-z]*(,[A-Za-z]*)*(->[A-Za-z]*)?", text):
         raise ValueError(f"einsum: {equation!r} is not a list of terms of letters, as in 'ij,jk->ik'; it takes no "
                          "ellipsis: name each axis")

@@ -244,6 +244,8 @@ def _named(name: str, error: Exception, inputs: tuple[object, ...]) -> Exception
         return error
     if missing := re.search(r"missing \d+ required keyword-only arguments?: (.*)", str(error)):
         return TypeError(f"{name}: lacks {missing[1]}; give it by name")
+    if found := re.search(r"unhashable type: '(\w+)'", str(error)):
+        return TypeError(f"{name}: an option is a {found[1]} but must be a text, a number or a tuple of them")
     dtypes = " and ".join(str(getattr(t, "dtype", type(t).__name__)) for t in inputs)
     kind = next(kind for kind in (TypeError, ValueError, OverflowError) if isinstance(error, kind))
     return kind(f"{name}: of {dtypes}: {error}; convert with .to(dtype=...)")      # NumPy's own kinds take no text

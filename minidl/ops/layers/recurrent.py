@@ -36,7 +36,7 @@ STEPS: dict[str, Callable[..., State]] = {
 
 def _check(kind: str, gx: Shape, w: Shape, state: Shape, b: Shape | None) -> None:
     """Refuse what does not fit."""
-    if kind not in SIZES:
+    if kind not in tuple(SIZES):
         raise ValueError(f"recurrence: kind is {kind!r} but must be one of {', '.join(SIZES)}")
     gates, states, _ = SIZES[kind]
     if len(gx) != 3 or len(w) != 2 or gx[2] != w[0] or w[0] != gates * w[1]:

@@ -80,8 +80,8 @@ def _uneven(function: int, sizes: Sequence[int]) -> bool:
 def _most_blocks(function: int, threads: int, shared: int) -> int:
     """Blocks that a multiprocessor holds at once."""
     found = ctypes.c_int()
-    error = driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(ctypes.byref(found), ctypes.c_void_p(function), threads,
-                                                                 ctypes.c_size_t(shared))
+    error = driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        ctypes.byref(found), ctypes.c_void_p(function), threads, ctypes.c_size_t(shared))
     return 1 if error else found.value
 
 

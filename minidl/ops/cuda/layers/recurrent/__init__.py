@@ -35,13 +35,23 @@ def _constants(dtype: np.dtype, kind: str) -> tuple[launch.Constant, ...]:
     return launch.real(dtype), ("GATES", gates), *((("ACT", kind),) if gates == 1 else ())
 
 
+def _held(kind: str, size: int, rows: int, cluster: int) -> tuple[int, int]:
+    """(threads of a block, weights that each of them has in registers)"""
+    threads = launch.blocks(SIZES[kind].gates * size // cluster, 32) * 32
+    registers = min(MAX_REGISTERS, REGISTERS // (32 * launch.blocks(threads, 128)) // 8 * 8)
+    return threads, min(size, (registers - OTHERS - (PER_ROW + cluster - 1) * rows) // 4 * 4)
+
+
+def _resident_constants(kind: str, size: int, rows: int, cluster: int) -> tuple[launch.Constant, ...]:
+    threads, held = _held(kind, size, rows, cluster)
+    return (*_constants(FLOAT, kind), ("H", size), ("ROWS", rows), ("CLUSTER", cluster), ("REGISTERS", held),
+            ("THREADS_PER_BLOCK", threads), *((launch.HOPPER,) if cluster > 1 else ()))
+
+
 def _resident(name: str, kind: str, size: int, n: int, rows: int, cluster: int) -> launch.Plan | None:
     """All steps of n sequences in one launch, by clusters that have `rows` sequences each; None if these cannot hold
     the weights. Its cost is an estimate of a step's cycles."""
-    columns = SIZES[kind].gates * size // cluster
-    threads = launch.blocks(columns, 32) * 32
-    registers = min(MAX_REGISTERS, REGISTERS // (32 * launch.blocks(threads, 128)) // 8 * 8)
-    held = min(size, (registers - OTHERS - (PER_ROW + cluster - 1) * rows) // 4 * 4)
+    columns, (threads, held) = SIZES[kind].gates * size // cluster, _held(kind, size, rows, cluster)
     if size % (4 * cluster) or threads > MAX_THREADS or held < 4 or rows > SIZES[kind].gates:
         return None
     work = rows * columns + 2 * rows * max(cluster * columns, size) + (size - held) * (columns + 1)
@@ -51,23 +61,17 @@ def _resident(name: str, kind: str, size: int, n: int, rows: int, cluster: int) 
     blocks, warps = launch.blocks(n, rows) * cluster, threads // 32
     rounds = launch.blocks(blocks, int(launch.multiprocessors() * (SHARE if cluster > 2 else 1)) or 1)
     products, loads = size * rows * warps / 4, warps * (size - held + size * rows / 4)
-    constants = (*_constants(FLOAT, kind), ("H", size), ("ROWS", rows), ("CLUSTER", cluster), ("REGISTERS", held),
-                 ("THREADS_PER_BLOCK", threads), *((launch.HOPPER,) if cluster > 1 else ()))
-    return launch.Plan(FILE, name, constants, (blocks,), threads, shared,
+    return launch.Plan(FILE, name, _resident_constants(kind, size, rows, cluster), (blocks,), threads, shared,
                        cost=rounds * (STEP + products + loads + MEETING * math.log2(cluster)))
 
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     *((FILE, _constants(dtype, kind)) for dtype in launch.C_NAME for kind in SIZES),
-    *((FILE, (*_constants(FLOAT, kind), ("H", size), ("ROWS", rows), ("CLUSTER", cluster), ("REGISTERS", held),
-              ("THREADS_PER_BLOCK", threads), *((launch.HOPPER,) if cluster > 1 else ())))
-      for kind, size, rows, cluster, held, threads in (
-          ("lstm", 8, 1, 1, 8, 32), ("lstm", 128, 1, 1, 76, 512), ("lstm", 128, 4, 1, 52, 512),
-          ("lstm", 64, 4, 1, 64, 256), ("lstm", 148, 2, 1, 36, 608), ("gru", 8, 2, 1, 8, 32),
-          ("gru", 64, 1, 1, 64, 192), ("gru", 128, 2, 1, 108, 384), ("gru", 160, 1, 1, 76, 480),
-          ("tanh", 8, 1, 1, 8, 32), ("tanh", 128, 1, 1, 128, 128), ("relu", 256, 1, 1, 196, 256),
-          ("lstm", 128, 1, 2, 128, 256), ("lstm", 256, 4, 4, 160, 256), ("lstm", 384, 4, 8, 144, 192),
-          ("gru", 256, 2, 4, 180, 192), ("gru", 384, 2, 8, 172, 160), ("tanh", 512, 1, 4, 192, 128)))]
+    *((FILE, _resident_constants(*form)) for form in (
+        ("lstm", 8, 1, 1), ("lstm", 128, 1, 1), ("lstm", 128, 4, 1), ("lstm", 64, 4, 1), ("lstm", 148, 2, 1),
+        ("gru", 8, 2, 1), ("gru", 64, 1, 1), ("gru", 128, 2, 1), ("gru", 160, 1, 1), ("tanh", 8, 1, 1),
+        ("tanh", 128, 1, 1), ("relu", 256, 1, 1), ("lstm", 128, 1, 2), ("lstm", 256, 4, 4), ("lstm", 384, 4, 8),
+        ("gru", 256, 2, 4), ("gru", 384, 2, 8), ("tanh", 512, 1, 4)))]
 
 
 @functools.lru_cache(maxsize=4096)
