@@ -14,10 +14,8 @@ from functools import partial, wraps
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar, cast
 
-import numpy as np
-
 from . import data, nn, ops, optim
-from .core.device import flags, resolve
+from .core.device import flags, no_flags, resolve
 from .core.tensor import Tensor
 from .ops.create import tensor
 
@@ -284,9 +282,10 @@ def _require_kinds(function: Callable[..., Any], arguments: tuple[object, ...], 
         kind = function.__annotations__.get(what)
         if kind == "bool":
             flags(who, **{what: given})
-        elif (kind == "float" or (kind == "float | None" and given is not None)) and (
-                isinstance(given, (bool, np.bool_)) or not hasattr(given, "__float__")):
-            raise ValueError(f"{who}: {what} is {given!r} but must be a number; a flag goes by its name")
+        elif kind == "float" or (kind == "float | None" and given is not None):
+            no_flags(who, **{what: given})
+            if not hasattr(given, "__float__"):
+                raise ValueError(f"{who}: {what} is {given!r} but must be a number; a flag goes by its name")
 
 
 def _not_taken(function: Callable[..., Any], arguments: tuple[object, ...], options: dict[str, object],

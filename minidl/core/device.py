@@ -159,6 +159,18 @@ def flags(who: str, **given: object) -> None:
             raise ValueError(f"{who}: {what} is {flag!r} but must be True or False")
 
 
+def no_flags(who: str, **given: object) -> None:
+    """Refuse True and False in the place of a number, where they count as 1 and 0.
+
+    >>> no_flags("elu", alpha=True)
+    Traceback (most recent call last):
+    ValueError: elu: alpha is True but must be a number; a flag goes by its name
+    """
+    for what, number in given.items():
+        if isinstance(number, (bool, np.bool_)):
+            raise ValueError(f"{who}: {what} is {number!r} but must be a number; a flag goes by its name")
+
+
 def unmasked(who: str, data: object) -> None:
     """Raise ValueError if data is a NumPy masked array with masked values, or nested lists with one: an ordinary array
     would have some number in each of these places, and no mask.

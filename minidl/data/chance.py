@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
@@ -55,3 +56,12 @@ def require_both(what: str, names: Iterable[str], seed: int, chosen: np.ndarray)
         raise ValueError(f"{what}, too few different ones for two splits; add some")
     raise ValueError(f"{what}, of which the seed {seed} puts {'all' if chosen.all() else 'none'} into the test; use "
                      f"seed={other} (--seed {other}), or add some")
+
+
+def warn_of_untrained(who: str, labels: np.ndarray, chosen: np.ndarray, classes: Sequence[str], seed: int) -> None:
+    """Say which classes have items in the test alone: no net can be right on them."""
+    if left := sorted({*labels[chosen].tolist()} - {*labels[~chosen].tolist()}):
+        names = dict(enumerate(classes))   # a label without a name is its number
+        shown = ", ".join(repr(names.get(label, label)) for label in left[:5]) + ", ..." * (len(left) > 5)
+        warnings.warn(f"{who} has nothing to train with of {len(left)} of its classes, {shown}: the seed {seed} puts "
+                      "all of them into the test; add some, or use another seed", UserWarning, stacklevel=3)

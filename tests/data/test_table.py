@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import tracemalloc
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -159,6 +160,9 @@ def test_what_has_no_end_is_no_table(tmp_path: Path) -> None:
     ("a,b\n" + "".join(f"1,{price // 2}\n" for price in range(100, 141)), None,
      " has 21 different integers in the 41 rows of its label 'b', which looks like a quantity, and not like classes; "
      "name another column as the label, or write classes as texts$"),
+    ("a,b\n" + "".join(f"1,name {i}\n" for i in range(21)), None,
+     " has another text in each of the 21 rows of its label 'b', which looks like names of the rows, and not like "
+     "classes; name another column as the label$"),
     ("a,b\n1,x\n2,y\n", "c", " has no column 'c'; it has a, b$"),
     (",a,b\n0,1,x\n0,2,y\n", None, r" names its column 1 '', but each needs a name of its own; give it one, or remove "
                                     r"it \(of pandas: to_csv\(path, index=False\)\)$"),
@@ -171,7 +175,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path, text: str, label: str | Non
         from_csv(path, label)
 
 
-@pytest.mark.parametrize(("rows", "classes", "name"), [(20, 20, "{}"), (42, 21, "{}"), (30, 30, "class {}")])
+@pytest.mark.parametrize(("rows", "classes", "name"), [(20, 20, "{}"), (42, 21, "{}"), (31, 30, "class {}")])
 def test_many_classes_of_few_rows(tmp_path: Path, rows: int, classes: int, name: str) -> None:
     """Few integers, integers of two rows each, and texts."""
     path = write(tmp_path / "t.csv", "".join(f"1,{name.format(i % classes)}\n" for i in range(rows)))
@@ -306,6 +310,25 @@ def test_a_seed_that_splits_is_named(count: int) -> None:
         assert found, text
         train, test = numbered(count).train_and_test(int(found[2]))
         assert min(len(train), len(test)) > 0
+
+
+def test_a_class_without_a_row_to_train_with_is_said(tmp_path: Path) -> None:
+    """It was tested with, and no word said that nothing could be right on it."""
+    rows = np.arange(40.0)[:, None]
+    told = set()
+    for seed in range(8):
+        for names in ((), ("often", "rare")):
+            table = Table("t", "train", rows, np.array([0] * 39 + [1]), classes=names)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                train, _ = table.train_and_test(seed)
+            said = [str(each.message) for each in caught]
+            assert len(said) == (1 not in train.labels)
+            told.update(said)
+            assert {each.filename for each in caught} <= {__file__}
+    assert any(re.fullmatch("train_and_test: t has nothing to train with of 1 of its classes, 'rare': the seed [0-7] "
+                            "puts all of them into the test; add some, or use another seed", text) for text in told)
+    assert any("its classes, 1: the seed" in text for text in told)
 
 
 def test_splits_that_are_files(tmp_path: Path) -> None:

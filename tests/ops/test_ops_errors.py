@@ -773,6 +773,12 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                          ValueError, r"kaiming: nonlinearity is \['relu'\] but must be "),
     "a layer's kind that is a list": (lambda: nn.RNN(2, 2, nonlinearity=["tanh"]), ValueError,  # type: ignore[arg-type]
                                       r"RNN: nonlinearity is \['tanh'\] but must be 'tanh' or 'relu'"),
+    "a flag for a smoothing": (lambda: ops.cross_entropy(zeros(2, 3), Tensor([0, 1]), label_smoothing=True), ValueError,
+                               "cross_entropy: label_smoothing is True but must be a number; a flag goes by its name"),
+    "a flag for a limit": (lambda: zeros(3).clip(min=True), ValueError,
+                           "clip: low is True but must be a number; a flag goes by its name"),
+    "NumPy's flag for an eps": (lambda: ops.layer_norm(zeros(2, 4), (4,), eps=np.True_), ValueError,
+                                "layer_norm: eps is (np.)?True_? but must be a number; a flag goes by its name"),
     "a schedule that is a list": (lambda: optim.schedule(["step"], 9), ValueError,  # type: ignore[arg-type]
                                   r"schedule: \['step'\] is not one of "),
     "a recurrence of other gates": (

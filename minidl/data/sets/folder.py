@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..chance import chances, for_the_test, require_both, require_two
+from ..chance import chances, for_the_test, require_both, require_two, warn_of_untrained
 from ..sources import random_split
 from .datasets import Data, Dataset, Folder
 from .picture import FORMATS, MODES, NOT_READ, read_picture
@@ -114,6 +114,7 @@ def train_and_test(path: Folder, size: int | tuple[int, int], *, channels: int =
         names = [f"{name}/{file.name}" for name, found in _pictures(root).items() for file in found]
         chosen = for_the_test(chances(names, seed))
         require_both(f"train_and_test: {root} has {len(names)} pictures", names, seed, chosen)
+        warn_of_untrained(f"train_and_test: {root}", every.labels, chosen, every.classes, seed)
         both = [every[~chosen], every[chosen]]
     both = [each for part in both for each in random_split(part, [1.0], seed=seed)]
     name = root.resolve().name

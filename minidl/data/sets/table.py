@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...core.host import MAX_NAME, is_name, open_file
-from ..chance import chances, for_the_test, require_both, require_two
+from ..chance import chances, for_the_test, require_both, require_two, warn_of_untrained
 from ..items import Items
 
 Cells = list[tuple[int, list[str]]]        # the number of each line, and its values
@@ -91,6 +91,7 @@ class Table(Items):
         chance = chances(told(), seed)
         chosen, order = for_the_test(chance), np.argsort(chance, kind="stable")
         require_both(f"train_and_test: {self.name} has {len(self)} rows", told(), seed, chosen)
+        warn_of_untrained(f"train_and_test: {self.name}", self.labels, chosen, self.classes, seed)
         train, test = (order[chosen[order] == each] for each in (False, True))
         return replace(self[train], split="train"), replace(self[test], split="test")
 
@@ -107,8 +108,8 @@ def from_csv(path: str | os.PathLike[str], label: str | None = None, *, header: 
     Raises ValueError, with line, column and value if one value is wrong, for a first line that may be names or a row, a
     file without rows, lines of other lengths or more than 2^20 characters, a column without a name or a name twice, a
     label that is not a column, what is not a number between -1e30 and 1e30, missing and fractional classes, fewer than
-    two of them, more than 20 different integers that are also more than half as many as the rows, and what is not a
-    file; OSError for a file that cannot be read.
+    two of them, more than 20 different integers that are also more than half as many as the rows, more than 20 texts
+    that all differ, and what is not a file; OSError for a file that cannot be read.
     """
     columns, lines = read_cells("from_csv", path, header)
     if len(columns) < 2:
@@ -251,6 +252,9 @@ def _classes(path: str | os.PathLike[str], column: str, lines: Cells, at: int) -
         raise ValueError(f"from_csv: {path} has {len(names)} different integers in the {len(found)} rows of its label "
                          f"{column!r}, which looks like a quantity, and not like classes; name another column as the "
                          "label, or write classes as texts")
+    if len(names) > SURE_CLASSES and len(names) == len(found):
+        raise ValueError(f"from_csv: {path} has another text in each of the {len(found)} rows of its label {column!r}, "
+                         "which looks like names of the rows, and not like classes; name another column as the label")
     of = {name: i for i, name in enumerate(names)}
     return names, np.array([of[name] for name in found])
 

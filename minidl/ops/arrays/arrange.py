@@ -85,7 +85,7 @@ def expand(k, x: Tensor, *, shape: tuple[int, ...]):
 
 
 @op
-def pad(k, x: Tensor, *, widths: tuple[int, ...], value: float = 0.0):
+def pad(k, x: Tensor, *, widths: tuple[int, ...], value: float | bool = 0.0):
     """A frame of one value around x. widths: before and after, from the last axis on: (left, right, top, bottom).
 
     Raises ValueError for widths that are not pairs of ints of at least 0, or too many.

@@ -385,11 +385,11 @@ class Methods(Conversions, Operators):
         """`min`."""
         return statistics.min(self, axis=_axes("amin", self.shape, axis), keepdims=keepdims)
 
-    def var(self: Tensor, axis: Axis = None, *, keepdims: bool = False, correction: float = 1) -> Tensor:
+    def var(self: Tensor, axis: Axis = None, *, keepdims: bool = False, correction: float | bool = 1) -> Tensor:
         """Variance, over n - correction."""
         return statistics.var(self, axis=axis, keepdims=keepdims, correction=correction)
 
-    def std(self: Tensor, axis: Axis = None, *, keepdims: bool = False, correction: float = 1) -> Tensor:
+    def std(self: Tensor, axis: Axis = None, *, keepdims: bool = False, correction: float | bool = 1) -> Tensor:
         """Standard deviation, over n - correction."""
         return statistics.std(self, axis=axis, keepdims=keepdims, correction=correction)
 

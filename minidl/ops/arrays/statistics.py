@@ -44,7 +44,7 @@ def _degrees(name: str, shape: tuple[int, ...], axes: tuple[int, ...], correctio
 
 
 @op(floating=True, by_place=1)
-def var(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False, correction: float = 1):
+def var(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False, correction: float | bool = 1):
     """Variance over the given axes (all by default): squared differences from the mean, over n - correction.
 
     correction: 1 as in PyTorch, an unbiased estimate; 0 as NumPy's var has it. Raises ValueError for too few values.
@@ -60,7 +60,7 @@ def var(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False, correction: 
 
 
 @op(floating=True, by_place=1)
-def std(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False, correction: float = 1):
+def std(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False, correction: float | bool = 1):
     """Standard deviation over the given axes: the root of `var`. Where it is 0, its gradient is 0 too."""
     axes = _axes("std", x.shape, axis)
     degrees = _degrees("std", x.shape, axes, correction)

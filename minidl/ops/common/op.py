@@ -11,7 +11,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, overload
 
 import numpy as np
 
-from ...core.device import flags
+from ...core.device import flags, no_flags
 from ...core.mode import mode
 from ...core.tensor import Array, Backward, Node, Tensor, counted, share, wrap
 from .backend import BACKENDS, primitives_of
@@ -24,6 +24,7 @@ ALSO = {"dim": "axis", "keepdim": "keepdims", "kernel_size": "size", "unbiased":
         "start_dim": "start", "min": "low", "max": "high"}             # what others call an option, and its name here
 FAMILIES = "minidl.ops.arrays.", "minidl.ops.layers.", "minidl.ops.losses."       # where those of minidl are
 FLAG = bool, "bool"                        # how an option is annotated that is True or False
+NUMBER = "float", "float | None"           # and one that is not
 NOT_COMPUTED = "eg"                        # float16 and longdouble, by their characters: Tensors only hold them
 
 
@@ -70,14 +71,17 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     optional = frozenset(i for i, p in enumerate(inputs_of) if p.default is None)
     integer = frozenset(i for i, p in enumerate(inputs_of) if p.name in index)
     ours = body.__module__.startswith("minidl.")
-    asked = [p.name for p in named.values() if p.annotation in FLAG]
+    asked = [(p.name, flags if p.annotation in FLAG else no_flags) for p in named.values()
+             if p.annotation in FLAG or p.annotation in NUMBER]
 
     @wraps(body)
     def call(*inputs: Any, **options: Any) -> Tensor:
         if (len(inputs) != arity and not variadic) or (options and not options.keys() <= named.keys()):
             inputs, options = _bind(name, inputs_of, inputs, options, [*named], by_place)
-        for option in [each for each in asked if each in options]:
-            flags(name, **{option: options[option]})
+        if options:
+            for option, check in asked:
+                if option in options:
+                    check(name, **{option: options[option]})
         arrays: list[Any] = []
         sources: list[Node | Tensor | None] = []
         need: list[bool] = []
@@ -191,18 +195,20 @@ def renamed(name: str, options: dict[str, Any], own: Collection[str] = ()) -> di
 
 
 def also(function: Callable[P, R]) -> Callable[P, R]:
-    """A function whose options are also known by the names that others have for them, and whose flags are checked."""
+    """A function whose options are also known by the names that others have for them, and are flags and numbers where
+    they are annotated so."""
     @wraps(function)
     def call(*arguments: P.args, **options: P.kwargs) -> R:
         if not options.keys() <= takes.keys():
             options = renamed(function.__name__, options, takes)  # type: ignore[assignment]
-        for place, option in asked:
-            flag = arguments[place] if place < len(arguments) else options.get(option, False)
-            if flag.__class__ is not bool:
-                flags(function.__name__, **{option: flag})
+        for place, option, check, kind in asked:
+            given = arguments[place] if place < len(arguments) else options.get(option, kind())
+            if given.__class__ is not kind:
+                check(function.__name__, **{option: given})
         return function(*arguments, **options)
     takes = inspect.signature(function).parameters
-    asked = [(place, p.name) for place, p in enumerate(takes.values()) if p.annotation in FLAG]
+    asked = [(place, p.name, *((flags, bool) if p.annotation in FLAG else (no_flags, float)))
+             for place, p in enumerate(takes.values()) if p.annotation in (*FLAG, *NUMBER)]
     return call
 
 

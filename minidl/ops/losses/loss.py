@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...core.device import no_flags
 from ...core.tensor import Tensor, as_tensor
 from ..arrays.shapes import reshape
 from ..common.backend import backend_of
@@ -46,6 +47,7 @@ def cross_entropy(logits: Tensor, labels: Tensor | np.ndarray | list[int], weigh
     labels = _labels(logits, labels, weight, ignore_index)
     if reduction not in REDUCTIONS:
         raise ValueError(f"cross_entropy: reduction {reduction!r} is not one of {', '.join(REDUCTIONS)}")
+    no_flags("cross_entropy", label_smoothing=label_smoothing)
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"cross_entropy: label_smoothing is {label_smoothing!r} but must be in [0, 1]")
     if weight is not None or ignore_index is not None or logits.ndim > 2:

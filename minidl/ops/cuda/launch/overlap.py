@@ -70,7 +70,7 @@ class Overlapping:
 
 
 def _uneven(function: int, sizes: Sequence[int]) -> bool:
-    """Whether several blocks fit on a multiprocessor, and there are too few for all of them to hold so many."""
+    """Whether several blocks fit on a multiprocessor, and there are too few for each to hold that many."""
     blocks, threads = math.prod(sizes[:3]), math.prod(sizes[3:6])
     most = _most_blocks(function, threads, sizes[6])
     return 1 < blocks < most * multiprocessors() and most > 1
