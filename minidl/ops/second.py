@@ -626,7 +626,7 @@ def _attention_grad_mask(gy: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tens
 # ---------------------------------------------------------------- recurrences
 @rule(kept=(6,))
 def _recurrence_grad(gy: Tensor, gx: Tensor, w: Tensor, b: Tensor | None, state: Tensor, states: Tensor, kept: Tensor,
-                     kind: str, reverse: bool) -> tuple[Tensor, Tensor, Tensor]:
+                     kind: str, reverse: bool) -> tuple[Tensor, ...]:
     """Step by step, with zeros added to gx, to W h + b and to the state: the gradients are those by the zeros."""
     steps, n, rows = gx.shape
     by_x, by_h = ([_zeros(gx, n, rows) for _ in range(steps)] for _ in range(2))
@@ -637,4 +637,4 @@ def _recurrence_grad(gy: Tensor, gx: Tensor, w: Tensor, b: Tensor | None, state:
         after[t] = arrange.stack(now, 0)
     found = {id(of): g for of, g in flow([(arrange.stack(after, 1), gy)], True, inputs=[*by_x, *by_h, by_state])}
     ga, gq = (arrange.stack([found[id(each)] for each in zeros], 0) for zeros in (by_x, by_h))
-    return ga, gq, found[id(by_state)]
+    return (ga, found[id(by_state)], gq) if kind == "gru" else (ga, found[id(by_state)])

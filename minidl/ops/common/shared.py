@@ -118,7 +118,10 @@ def transpose(x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def concatenate(xs: tuple[Array, ...], axis: int) -> Array:
-    return np.concatenate(xs, axis=axis)
+    """In C order, as what adds up the gradients of parts: of another order, sums of it would have other bits."""
+    first, length = xs[0], int(np.sum([x.shape[axis] for x in xs]))
+    shape = (*first.shape[:axis], length, *first.shape[axis + 1:])
+    return np.concatenate(xs, axis=axis, out=np.empty_like(first, np.result_type(*xs), "C", shape=shape))
 
 
 def getitem(x: Array, index: Index) -> Array:
@@ -133,8 +136,9 @@ def setitem(x: Array, index: Index, value: Array) -> None:
 
 
 def getitem_grad_x(gy: Array, index: Index, shape: tuple[int, ...], once: bool) -> Array:
-    """Put a gradient back where it was taken from. once: no element was taken twice, so a plain store does."""
-    gx = np.zeros_like(gy, shape=shape)
+    """Put a gradient back where it was taken from, in C order. once: no element was taken twice, so a plain store does.
+    """
+    gx = np.zeros_like(gy, order="C", shape=shape)
     if once:
         gx[index] = gy
     else:

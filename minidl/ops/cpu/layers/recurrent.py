@@ -164,8 +164,9 @@ def recurrence(gx: Array, w: Array, b: Array | None, state: Array, kind: str, re
 
 
 def recurrence_grad(gy: Array, gx: Array, w: Array, b: Array | None, state: Array, states: Array, kept: Array,
-                    kind: str, reverse: bool) -> tuple[Array, Array, Array]:
-    """(ga, gq, gstate): the gradients by gx, by W_hh h + b_hh (l,n,G h), and by state."""
+                    kind: str, reverse: bool) -> tuple[Array, ...]:
+    """(ga, gstate): the gradients by gx and by state; of gated recurrent units also gq, that by W_hh h + b_hh (l,n,G h),
+    which is ga for the others."""
     order = slice(None, None, 1 if reverse else -1)
     ga, gstate = empty(gx.shape, gx.dtype), np.zeros(state.shape, gx.dtype)
     gq, run = empty(gx.shape, gx.dtype) if kind == "gru" else ga, ALL_STEPS[kind][1]
@@ -175,4 +176,4 @@ def recurrence_grad(gy: Array, gx: Array, w: Array, b: Array | None, state: Arra
         before = [[*now[1:], first] for now, first in zip(mine, state[:, i:j], strict=True)]
         run(gy[:, order, i:j], w, before, mine, kept[order, i:j], ga[order, i:j], gq[order, i:j], gstate[:, i:j])
     parallel_for(gx.shape[1], _rows(w), work)
-    return ga, gq, gstate
+    return (ga, gstate, gq) if kind == "gru" else (ga, gstate)

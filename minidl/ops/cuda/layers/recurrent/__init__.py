@@ -117,18 +117,19 @@ def recurrence(gx: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, state:
 
 
 def recurrence_grad(gy: cupy.ndarray, gx: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, state: cupy.ndarray,
-                    states: cupy.ndarray, kept: cupy.ndarray, kind: str, reverse: bool) -> tuple[Array, Array, Array]:
-    """(gradient by gx, by W h + b (l,n,G*h), by state)"""
+                    states: cupy.ndarray, kept: cupy.ndarray, kind: str, reverse: bool) -> tuple[Array, ...]:
+    """(gradient by gx, by state, of gated recurrent units also by W h + b (l,n,G*h))"""
     (steps, n, _), size, dtype = gx.shape, w.shape[1], gx.dtype
     ga, gstate = launch.empty(gx.shape, dtype), launch.empty(state.shape, dtype)
-    gq = launch.empty(gx.shape, dtype) if kind == "gru" else ga
+    gq = launch.empty(gx.shape, dtype) if kind == "gru" else ga        # the same array for the others
     mine = gq if kind == "gru" else None
+    made = (ga, gstate) if mine is None else (ga, gstate, mine)
     if not gy.size:
         gstate[...] = 0
-        return ga, gq, gstate
+        return made
     if plan := _plan("recurrence_grad", kind, size, n, dtype):
         plan.start(gy, w, state, states, kept, ga, mine, gstate, steps, n, int(reverse))
-        return ga, gq, gstate
+        return made
     gy, state = launch.dense(gy), launch.dense(state)
     cell, more = _cell("recurrence_cell_grad", kind, n * size, dtype), None
     direct, gc = launch.empty((n, size), dtype), launch.empty((n, size), dtype)
@@ -141,4 +142,4 @@ def recurrence_grad(gy: cupy.ndarray, gx: cupy.ndarray, w: cupy.ndarray, b: cupy
     gstate[0] = add(more, direct)          # of the first step
     if kind == "lstm":
         gstate[1] = gc
-    return ga, gq, gstate
+    return made
