@@ -165,8 +165,8 @@ def recurrence(gx: Array, w: Array, b: Array | None, state: Array, kind: str, re
 
 def recurrence_grad(gy: Array, gx: Array, w: Array, b: Array | None, state: Array, states: Array, kept: Array,
                     kind: str, reverse: bool) -> tuple[Array, ...]:
-    """(ga, gstate): the gradients by gx and by state; of gated recurrent units also gq, that by W_hh h + b_hh (l,n,G h),
-    which is ga for the others."""
+    """(ga, gstate): the gradients by gx and by state; of gated recurrent units also gq, that by W_hh h + b_hh (l,n,G
+    h), which is ga for the others."""
     order = slice(None, None, 1 if reverse else -1)
     ga, gstate = empty(gx.shape, gx.dtype), np.zeros(state.shape, gx.dtype)
     gq, run = empty(gx.shape, gx.dtype) if kind == "gru" else ga, ALL_STEPS[kind][1]
