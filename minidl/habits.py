@@ -169,6 +169,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "get_parameter": "dict(net.named_parameters())[path]",
         "type": "net.to(dtype=...)",
         "compile": "minidl.compile(step), of the whole training step",
+        "flatten_parameters": "leave it out: kernels read the weights where they are",
     },
     "Optimizer": {
         "param_groups": "sgd.groups, sgd.group(name), or sgd.lr for one group",

@@ -94,7 +94,8 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor, **named: tuple[int, 
     """Run a net on one image of zeros and say what ran: a table of its layers.
 
     inputs, named: the shape of one input without the axis of images, (c,h,w), one for each argument of forward, by
-    position or by name; or Tensors that hold exactly one image. The zeros are floating; if the net refuses these, as
+    position or by name; or Tensors that hold exactly one image. That axis is the first, or the second if a layer over
+    sequences has the axis of steps first (batch_first=False). The zeros are floating; if the net refuses these, as
     nets of token ids do, they are integers. The net runs in evaluation, off the tape, on its own device; it is left as
     it was.
 
@@ -122,14 +123,26 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor, **named: tuple[int, 
                          "summary(net, (3, 32, 32))")
     tensors = list(net.named_tensors())
 
-    def run(ids: bool) -> tuple[Watcher, list[Tensor]]:
-        example = partial(_example, like=tensors[0][1] if tensors else None, ids=ids)
+    def run(axis: int, ids: bool) -> tuple[Watcher, list[Tensor]]:
+        example = partial(_example, like=tensors[0][1] if tensors else None, axis=axis, ids=ids)
         given, by_name, watcher = [*map(example, inputs)], {name: example(named[name]) for name in named}, Watcher(net)
         with watching(net, watcher):
             net(*given, **by_name)
+        for call in watcher.calls:
+            if _steps_first(call.module) and call.given[1:2] not in ((), (1,)):
+                raise _Several(f"summary: {_kind(call.module)} has the axis of steps first, and got {call.given[1]} "
+                               "sequences of one image; build it with batch_first=True")
         return watcher, [*given, *by_name.values()]
 
-    watcher, examples = floats_or_ids(run)
+    for axis in (0, 1) if any(map(_steps_first, net.modules())) else (0,):
+        try:
+            watcher, examples = floats_or_ids(partial(run, axis))
+        except _Several as error:          # or the axis of images is the other one
+            refused = str(error)
+        else:
+            break
+    else:
+        raise ValueError(refused)
     trained = [t for _, t in tensors if t.requires_grad]
     parameters = sum(t.size for t in trained)
     return Summary(tuple(_rows(net, watcher.calls)), tuple(example.shape for example in examples), parameters,
@@ -179,25 +192,36 @@ def watching(net: Module, watcher: Watcher) -> Iterator[None]:
                 vars(module)["forward"] = own[path]
 
 
-def _example(given: object, like: Tensor | None, ids: bool) -> Tensor:
-    """One image of zeros, of the net's dtype and on its device; integers, if they are ids."""
+class _Several(ValueError):
+    """There is more than one image."""
+
+
+def _steps_first(module: Module) -> bool:
+    """Whether a layer's inputs have the axis of steps first, and then that of images."""
+    return getattr(module, "batch_first", True) is False
+
+
+def _example(given: object, like: Tensor | None, axis: int, ids: bool) -> Tensor:
+    """One image of zeros, of the net's dtype and on its device; integers, if they are ids. axis: that of images."""
     if isinstance(given, Tensor):
-        if given.ndim < 1 or given.shape[0] != 1:
-            raise ValueError(f"summary: the input has shape {given.shape} but must hold one image, (1, ...); pass "
-                             "x[:1]")
+        if given.ndim <= axis or given.shape[axis] != 1:
+            raise _Several(f"summary: the input has shape {given.shape} but must hold one image, "
+                           f"({'n, ' * axis}1, ...); pass x[{':, ' * axis}:1]")
         return given
     shape = tuple(given) if isinstance(given, (tuple, list)) else None
     if shape is None or not all(isinstance(n, (int, np.integer)) and n > 0 for n in shape):
         raise TypeError(f"summary: the input is {given!r} but must be a shape without the axis of images, such as "
                         "(3, 32, 32), or a Tensor of one image")
     dtype = like.dtype if like is not None and like.dtype.kind == "f" else np.dtype(np.float32)
-    return Tensor(np.zeros((1, *shape), np.int64 if ids else dtype), device=like.device if like is not None else "cpu")
+    zeros = np.zeros((*shape[:axis], 1, *shape[axis:]), np.int64 if ids else dtype)
+    return Tensor(zeros, device=like.device if like is not None else "cpu")
 
 
 @dataclass
 class _Call:
     module: Module
     depth: int
+    given: tuple[int, ...]                 # the shape of the first input
     shapes: tuple[tuple[int, ...], ...] = ()
     multiply_adds: int = 0
 
@@ -217,7 +241,7 @@ class Watcher(Listener):
     def watched(self, module: Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         """A Module's forward, with a note before and after it."""
         def call(*args: object, **kwargs: object) -> Any:
-            noted = _Call(module, len(self.open))
+            noted = _Call(module, len(self.open), next(iter(_tensor_shapes(args)), ()))
             self.calls.append(noted)
             self.open.append(noted)
             try:
@@ -270,7 +294,9 @@ def _own_tensors(module: Module) -> list[Tensor]:
 
 
 def _shape(shape: tuple[int, ...]) -> str:
-    return f"({', '.join(['n', *map(str, shape[1:])])})" if shape else "()"
+    """With n for the axis of images: the first, or the one after steps, or after the layers of a state."""
+    axis = int(len(shape) > 1 and shape[0] != 1 == shape[1])
+    return f"({', '.join([*map(str, shape[:axis]), 'n', *map(str, shape[axis + 1:])])})" if shape else "()"
 
 
 def _cut(text: str, width: int) -> str:

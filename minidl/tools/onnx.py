@@ -242,8 +242,8 @@ class _Graph:
             self.names[i] = name
         for i, array in enumerate(first.arrays):
             if i not in self.names and i not in made:
-                self._require_same(array, second.arrays[i])
-                self.names[i] = self.constant(array, array.dtype, named.get(id(array)))
+                self.names[i] = self._filled(array, second.arrays[i]) or self.constant(
+                    self._same(array, second.arrays[i]), array.dtype, named.get(id(array)))
         for call, other in zip(first.calls, second.calls, strict=True):
             self._add(call, other)
         outputs = _numbered("output", len(first.results))
@@ -257,19 +257,38 @@ class _Graph:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION,
                                  producer_name="minidl", producer_version=__version__)
 
+    def _named_sizes(self, array: Array, other: Array) -> list[int | str | None]:
+        """A shape of both runs: "batch" for the batch's size, None for what depends on it in another way."""
+        batches = tuple(len(trace.arrays[trace.inputs[0]]) for trace in (self.first, self.second))
+        return [n if n == m else "batch" if (n, m) == batches else None
+                for n, m in zip(array.shape, other.shape, strict=True)]
+
     def _info(self, name: str, i: int, j: int) -> Any:
         """What a file says of an input or output; a size that depends on the batch has a name."""
-        array, other = self.first.arrays[i], self.second.arrays[j]
-        batches = tuple(len(trace.arrays[trace.inputs[0]]) for trace in (self.first, self.second))
-        sizes = [n if n == m else "batch" if (n, m) == batches else None
-                 for n, m in zip(array.shape, other.shape, strict=True)]
+        array = self.first.arrays[i]
+        sizes = self._named_sizes(array, self.second.arrays[j])
         return self.onnx.helper.make_tensor_value_info(name, self.onnx.helper.np_dtype_to_tensor_dtype(array.dtype),
                                                        sizes)
 
-    def _require_same(self, array: Array, other: Array) -> None:
+    def _same(self, array: Array, other: Array) -> Array:
+        """A constant of both runs."""
         if array.shape != other.shape or to_numpy(array).tobytes() != to_numpy(other).tobytes():
             raise ValueError(f"onnx.export: a constant has shape {array.shape} for one batch and {other.shape}, or "
                              "other values, for another; make it independent of the batch, sizes of 1 broadcast")
+        return array
+
+    def _filled(self, array: Array, other: Array) -> str:
+        """The name of what is one number, such as the zeros that a recurrence begins with, with the batch's size along
+        some axes; "" for anything else."""
+        sizes = self._named_sizes(array, other) if array.ndim == other.ndim else []
+        values = [to_numpy(each).reshape(-1) for each in (array, other)]
+        alike = values[1].tobytes() == np.repeat(values[0][:1], other.size).tobytes()
+        if "batch" not in sizes or None in sizes or not alike:
+            return ""
+        batch = self.node("Shape", self.names[self.first.inputs[0]], start=0, end=1)
+        shape = [batch if size == "batch" else self.constant([size], np.int64) for size in sizes]
+        value = self.onnx.numpy_helper.from_array(values[0][:1])
+        return self.node("ConstantOfShape", self.node("Concat", *shape, axis=0), value=value)
 
     def _dtypes(self, call: _Call) -> list[np.dtype]:
         return [self.first.arrays[each.at].dtype for each in call.inputs if isinstance(each, _Value)]

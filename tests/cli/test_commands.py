@@ -267,6 +267,44 @@ def test_transposed_convolutions_and_attention_are_counted() -> None:
     assert nn.summary(Net(), (2, 5, 4)).multiply_adds == 2 * 5 * 5 * (4 + 3)
 
 
+class Sequences(nn.Module):
+    """Reads the last state of a recurrence; turned: gives it (l,n,5) of (n,l,5), and reads its last step."""
+
+    def __init__(self, batch_first: bool, turned: bool = False):
+        super().__init__()
+        self.layer, self.head = nn.LSTM(5, 7, 2, batch_first=batch_first), nn.Linear(7, 2)
+        self.turned = turned
+
+    def forward(self, x: minidl.Tensor) -> minidl.Tensor:
+        y, (h, _) = self.layer(x.swapaxes(0, 1) if self.turned else x)
+        return self.head(y[-1] if self.turned else h[-1])
+
+
+def test_images_of_layers_that_have_steps_first() -> None:
+    """A sequence was taken for as many sequences of one step, and layers behind it were counted as many times."""
+    found = [nn.summary(net, given) for net, given in (
+        (Sequences(True), (9, 5)), (Sequences(False), (9, 5)), (Sequences(False, turned=True), (9, 5)),
+        (Sequences(False), minidl.ones(9, 1, 5)), (Sequences(True), minidl.ones(1, 9, 5)))]
+    assert {each.multiply_adds for each in found} == {9 * 4 * 7 * (5 + 7 + 7 + 7) + 7 * 2}
+    assert {each.neurons for each in found} == {9 * 7 + 2}
+    assert "  (n, 9, 7), (2, n, 7), (2, n, 7)  " in str(found[0])
+    assert "  (9, n, 7), (2, n, 7), (2, n, 7)  " in str(found[1])
+    assert "\ninput           (9, n, 5), n images" in str(found[1])
+    with pytest.raises(ValueError, match=r"^summary: the input has shape \(9, 2, 5\) but must hold one image, \(n, 1, "
+                                         r"\.\.\.\); pass x\[:, :1\]$"):
+        nn.summary(Sequences(False), minidl.ones(9, 2, 5))
+
+    class Folded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.GRU(5, 7)
+
+        def forward(self, x: minidl.Tensor) -> minidl.Tensor:
+            return self.layer(x.reshape(1, -1, 5))[0]
+    with pytest.raises(ValueError, match="^summary: GRU .* has the axis of steps first, and got 9 sequences of one "):
+        nn.summary(Folded(), (9, 5))
+
+
 @pytest.mark.parametrize(("net", "products"), [
     (nn.LocallyConnected2d(3, 4, (8, 8), 3, padding=1), 4 * 27 * 8 * 8),
     (nn.TableConv2d(3, [(0, 1), (1, 2)], 5), 2 * 3 * 25 * 4 * 4)])

@@ -96,11 +96,11 @@ RECURRENT = [each.eval() for each in (
 
 
 def recurrent(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-    """From a state that is computed: one of zeros would have the batch's size."""
+    """From a state that is computed, and from zeros, of the batch's size."""
     h = ops.concatenate([y[:, :, :4], y[:, :1, 2:]], axis=1).swapaxes(0, 1)
     lstm, gru, one = RECURRENT
     found, (last, cells) = lstm(x, (h[:4], h[1:]))
-    return found, last, cells, *gru(x, h[:4]), *one(x, h[:1])
+    return found, last, cells, *gru(x, h[:4]), *one(x, h[:1]), lstm(x)[0], gru(x)[1]
 
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
@@ -274,8 +274,12 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "in place": (in_place, "the net changes a Tensor in place, which a file cannot repeat; compute a new one"),
     "a count": (lambda x: x / float(x.shape[0]), "the net does something else for another number of images; make its"),
     "another op": (lambda x: x if x.shape[0] > 2 else x * 2.0, "does something else for another number of images"),
-    "a constant": (lambda x: x + Tensor(np.ones((x.shape[0], 1), np.float32)), "a constant has shape (2, 1) for one "
-                   "batch and (7, 1), or other values, for another"),
+    "a constant": (lambda x: x + Tensor(np.arange(x.shape[0], dtype=np.float32)[:, None]), "a constant has shape (2, 1"
+                   ") for one batch and (7, 1), or other values, for another"),
+    "another number for another batch": (lambda x: x + Tensor(np.full(x.shape, x.shape[0], np.float32)), "a constant has "
+                                         "shape (2, 4) for one batch and (7, 4), or other values, for another"),
+    "ones of half a batch": (lambda x: Tensor(np.ones((x.shape[0] // 2, 1), np.float32)), "a constant has shape (1, 1) "
+                             "for one batch and (3, 1), or other values, for another"),
     "options": (lambda x: x[:x.shape[0] - 1], "getitem has the options {'index': slice(None, 1, None)} for one batch"),
     "half of a batch": (lambda x: x[:x.shape[0] // 2], "getitem has the options {'index': slice(None, 1, None)} for on"
                         "e batch and {'index': slice(None, 3, None)} for another; make them independent"),

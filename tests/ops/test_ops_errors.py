@@ -785,6 +785,9 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: ops.recurrence(zeros(3, 2, 12), zeros(12, 4), zeros(2, 2, 4), kind="lstm"), ValueError,
         r"recurrence: gx has shape \(3, 2, 12\) and w has shape \(12, 4\) but of kind 'lstm' they must be gx \(l,n,4 h"
         r"\) and w \(4 h,h\); see nn.LSTM, nn.GRU and nn.RNN"),
+    "a recurrence of no unit": (
+        lambda: ops.recurrence(zeros(3, 2, 0), zeros(0, 0), zeros(2, 2, 0), kind="lstm"), ValueError,
+        r"recurrence: w has shape \(0, 0\), of 0 units, but needs at least 1$"),
     "a recurrence of no step": (
         lambda: ops.recurrence(zeros(0, 2, 12), zeros(12, 4), zeros(1, 2, 4), kind="gru"), ValueError,
         r"recurrence: gx has shape \(0, 2, 12\), whose sequences have 0 steps but need at least 1; leave empty "

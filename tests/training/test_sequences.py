@@ -157,6 +157,8 @@ def test_dropout_is_between_layers_in_training_alone() -> None:
     (lambda: nn.LSTM(0, 6), "LSTM: input_size is 0 but must be an int of at least 1"),
     (lambda: nn.GRU(4, 6, 0), "GRU: num_layers is 0 but must be an int of at least 1"),
     (lambda: nn.RNN(4, 6, nonlinearity="sigmoid"), "RNN: nonlinearity is 'sigmoid' but must be 'tanh' or 'relu'"),
+    (lambda: nn.RNN(4, 6, nonlinearity="gru"), "RNN: nonlinearity is 'gru' but must be 'tanh' or 'relu'"),
+    (lambda: nn.RNNCell(4, 6, nonlinearity="lstm"), "RNNCell: nonlinearity is 'lstm' but must be 'tanh' or 'relu'"),
     (lambda: nn.LSTM(4, 6, dropout=1.0), r"LSTM: dropout is 1\.0 but must be in \[0, 1\)"),
     (lambda: nn.LSTM(4, 6)(Tensor(SHORT)), r"LSTM: x has shape \(3, 4\) but must be \(l,n,input_size\) with an input_"),
     (lambda: nn.GRU(5, 6, batch_first=True)(Tensor(X)), r"GRU: x has shape \(5, 3, 4\) but must be \(n,l,input_size\)"),
@@ -204,6 +206,11 @@ def test_layers_look_as_they_were_made_and_are_copied() -> None:
         "4, 2, dropout=0.1, bias=False, batch_first=True")
     np.testing.assert_array_equal(copy.deepcopy(net).weight_hh_l1_reverse.numpy(), net.weight_hh_l1_reverse.numpy())
     assert not hasattr(net, "nothing")
+    share = np.float32(0.25)
+    assert repr(nn.LSTM(4, 6, 2, dropout=share)) == "LSTM(4, 6, num_layers=2, dropout=0.25)"
+    assert "dropout=0.25" in repr(nn.MultiheadAttention(4, 2, share))
+    with pytest.raises(TypeError, match="^LSTM: x is a list but must be a Tensor; wrap it in minidl.Tensor"):
+        nn.LSTM(1, 2)([[1.0]])             # type: ignore[arg-type]
     with pytest.raises(TypeError, match=re.escape("unexpected keyword argument 'proj_size'")):
         nn.LSTM(4, 6, proj_size=2)         # type: ignore[call-arg]
 

@@ -39,7 +39,7 @@ class MultiheadAttention(Module):
         if embed_dim % num_heads or not 0 <= dropout < 1:
             raise ValueError(f"MultiheadAttention: embed_dim is {embed_dim}, num_heads {num_heads} and dropout "
                              f"{dropout!r} but the heads must divide embed_dim, and dropout be in [0, 1)")
-        self.num_heads, self.dropout, self.batch_first = num_heads, dropout, bool(batch_first)
+        self.num_heads, self.dropout, self.batch_first = num_heads, float(dropout), bool(batch_first)
         self.in_proj_weight = init.xavier_uniform_(init.parameter((3 * embed_dim, embed_dim)))
         self.in_proj_bias = init.parameter((3 * embed_dim,)) if bias else None
         self.out_proj = Linear(embed_dim, embed_dim, bias)

@@ -31,8 +31,6 @@ class _Recurrent(Module):
         super().__init__()
         name = type(self).__name__
         self.input_size, self.hidden_size = _positive(name, input_size=input_size, hidden_size=hidden_size)
-        if kind not in tuple(SIZES):
-            raise ValueError(f"{name}: nonlinearity is {kind!r} but must be 'tanh' or 'relu'")
         self.kind = kind
 
     def _add(self, end: str, inputs: int, bias: bool) -> None:
@@ -45,12 +43,18 @@ class _Recurrent(Module):
     def _of(self, end: str) -> list[Any]:
         return [getattr(self, name + end) for name in PARTS]
 
-    def _given(self, x: Tensor, hx: Given, lead: tuple[int, ...], axes: str) -> State:
-        """The state as it is given, or zeros."""
-        size, count = self.hidden_size, SIZES[self.kind].states
+    def _check(self, x: Tensor, axes: str) -> None:
+        """Refuse an input that has not these axes, the last of input_size."""
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{type(self).__name__}: x is a {type(x).__name__} but must be a Tensor; wrap it in "
+                            "minidl.Tensor(...)")
         if x.ndim != axes.count(",") + 1 or x.shape[-1] != self.input_size:
             raise ValueError(f"{type(self).__name__}: x has shape {x.shape} but must be {axes} with an input_size of "
                              f"{self.input_size}; see .unsqueeze()")
+
+    def _given(self, x: Tensor, hx: Given, lead: tuple[int, ...]) -> State:
+        """The state as it is given, or zeros."""
+        size, count = self.hidden_size, SIZES[self.kind].states
         if hx is None:
             return (zeros((*lead, size), dtype=x.dtype, device=x.device),) * count
         given = tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
@@ -59,6 +63,12 @@ class _Recurrent(Module):
             raise ValueError(f"{type(self).__name__}: the state has shapes {shapes} but must be {count} of "
                              f"{(*lead, size)}; pass {'(h, c)' if count > 1 else 'h alone'}")
         return given
+
+    def _plain(self, nonlinearity: str) -> str:
+        """Refuse what is none of an RNN's."""
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"{type(self).__name__}: nonlinearity is {nonlinearity!r} but must be 'tanh' or 'relu'")
+        return nonlinearity
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}"
@@ -71,7 +81,8 @@ class _Cell(_Recurrent):
         self._add("", self.input_size, bias)
 
     def forward(self, x: Tensor, hx: Given = None) -> Any:
-        state = self._given(x, hx, x.shape[:1], "(n,input_size)")
+        self._check(x, "(n,input_size)")
+        state = self._given(x, hx, x.shape[:1])
         w_ih, w_hh, b_ih, b_hh = self._of("")
         state = STEPS[self.kind](ops.linear(x, w_ih, b_ih), ops.linear(state[0], w_hh, b_hh), *state)
         return state if len(state) > 1 else state[0]
@@ -85,7 +96,7 @@ class RNNCell(_Cell):
     """
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh"):
-        super().__init__(input_size, hidden_size, bias, nonlinearity)
+        super().__init__(input_size, hidden_size, bias, self._plain(nonlinearity))
 
 
 class LSTMCell(_Cell):
@@ -123,7 +134,7 @@ class _Layers(_Recurrent):
             warnings.warn(f"{name}: dropout is {dropout!r} but num_layers is 1, and nothing is dropped: it is between "
                           "layers; put nn.Dropout behind it", UserWarning, stacklevel=5)     # `habits.told` is between
         self.bias, self.batch_first, self.dropout, self.bidirectional = (
-            bool(bias), bool(batch_first), dropout, bool(bidirectional))
+            bool(bias), bool(batch_first), float(dropout), bool(bidirectional))
         for end in self._ends():
             below = self.input_size if end.startswith("_l0") else self.hidden_size * (1 + self.bidirectional)
             self._add(end, below, self.bias)
@@ -134,8 +145,9 @@ class _Layers(_Recurrent):
         return [f"_l{layer}{way}" for layer in range(self.num_layers) for way in ways]
 
     def forward(self, x: Tensor, hx: Given = None) -> tuple[Tensor, Any]:
-        ends, n = self._ends(), x.shape[0 if self.batch_first else 1] if x.ndim == 3 else 0
-        states = self._given(x, hx, (len(ends), n), "(n,l,input_size)" if self.batch_first else "(l,n,input_size)")
+        self._check(x, "(n,l,input_size)" if self.batch_first else "(l,n,input_size)")
+        ends = self._ends()
+        states = self._given(x, hx, (len(ends), x.shape[not self.batch_first]))
         if not x.shape[self.batch_first]:
             raise ValueError(f"{type(self).__name__}: x has shape {x.shape}, whose sequences have 0 steps but need at "
                              "least 1; leave empty ones out")
@@ -171,7 +183,8 @@ class RNN(_Layers):
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh",
                  bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False):
-        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, nonlinearity)
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
+                         self._plain(nonlinearity))
 
 
 class LSTM(_Layers):

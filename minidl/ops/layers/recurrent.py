@@ -42,6 +42,8 @@ def _check(kind: str, gx: Shape, w: Shape, state: Shape, b: Shape | None) -> Non
     if len(gx) != 3 or len(w) != 2 or gx[2] != w[0] or w[0] != gates * w[1]:
         raise ValueError(f"recurrence: gx has shape {gx} and w has shape {w} but of kind {kind!r} they must be gx "
                          f"(l,n,{gates} h) and w ({gates} h,h); see nn.LSTM, nn.GRU and nn.RNN")
+    if not w[1]:
+        raise ValueError(f"recurrence: w has shape {w}, of 0 units, but needs at least 1")
     if not gx[0]:
         raise ValueError(f"recurrence: gx has shape {gx}, whose sequences have 0 steps but need at least 1; leave "
                          "empty ones out")
@@ -65,7 +67,7 @@ def recurrence(k, gx: Tensor, w: Tensor, state: Tensor, b: Tensor | None = None,
     -> (states,l,n,h), each state at the place of its step. An LSTM has 4 gates and 2 states, h and c; gated recurrent
     units have 3 gates and 1 state, h, the others 1 and 1. reverse: the steps run from the last to the first.
 
-    Raises ValueError for another kind, for shapes that do not fit and for sequences of 0 steps.
+    Raises ValueError for another kind, for shapes that do not fit, for 0 units and for sequences of 0 steps.
 
     Hochreiter and Schmidhuber 1997, Gers et al. 2000; Cho et al. 2014; Elman 1990.
 
