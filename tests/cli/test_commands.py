@@ -301,7 +301,7 @@ def test_images_of_layers_that_have_steps_first() -> None:
 
         def forward(self, x: minidl.Tensor) -> minidl.Tensor:
             return self.layer(x.reshape(1, -1, 5))[0]
-    with pytest.raises(ValueError, match="^summary: GRU .* has the axis of steps first, and got 9 sequences of one "):
+    with pytest.raises(ValueError, match=r"^summary: GRU .* has the axis of steps first, and got 9 sequences of one "):
         nn.summary(Folded(), (9, 5))
 
 

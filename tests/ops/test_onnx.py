@@ -276,8 +276,8 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "another op": (lambda x: x if x.shape[0] > 2 else x * 2.0, "does something else for another number of images"),
     "a constant": (lambda x: x + Tensor(np.arange(x.shape[0], dtype=np.float32)[:, None]), "a constant has shape (2, 1"
                    ") for one batch and (7, 1), or other values, for another"),
-    "another number for another batch": (lambda x: x + Tensor(np.full(x.shape, x.shape[0], np.float32)), "a constant has "
-                                         "shape (2, 4) for one batch and (7, 4), or other values, for another"),
+    "another number for a batch": (lambda x: x + Tensor(np.full(x.shape, x.shape[0], np.float32)), "a constant has "
+                                   "shape (2, 4) for one batch and (7, 4), or other values, for another"),
     "ones of half a batch": (lambda x: Tensor(np.ones((x.shape[0] // 2, 1), np.float32)), "a constant has shape (1, 1) "
                              "for one batch and (3, 1), or other values, for another"),
     "options": (lambda x: x[:x.shape[0] - 1], "getitem has the options {'index': slice(None, 1, None)} for one batch"),

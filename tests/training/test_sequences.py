@@ -209,7 +209,7 @@ def test_layers_look_as_they_were_made_and_are_copied() -> None:
     share = np.float32(0.25)
     assert repr(nn.LSTM(4, 6, 2, dropout=share)) == "LSTM(4, 6, num_layers=2, dropout=0.25)"
     assert "dropout=0.25" in repr(nn.MultiheadAttention(4, 2, share))
-    with pytest.raises(TypeError, match="^LSTM: x is a list but must be a Tensor; wrap it in minidl.Tensor"):
+    with pytest.raises(TypeError, match=r"^LSTM: x is a list but must be a Tensor; wrap it in minidl.Tensor"):
         nn.LSTM(1, 2)([[1.0]])             # type: ignore[arg-type]
     with pytest.raises(TypeError, match=re.escape("unexpected keyword argument 'proj_size'")):
         nn.LSTM(4, 6, proj_size=2)         # type: ignore[call-arg]
