@@ -313,6 +313,9 @@ def test_rows_in_float32_have_the_bits_of_the_plain_step(name: str) -> None:
     made = names(compiled.step.program)
     assert [made.count(each) for each in ("linear", "linear_act", "linear_grad_w", "normalize", "normalize_grad")] == [
         1, 0, 1, 0, 0], "of ten logits alone"
+    for slot in (slot for call in compiled.step.program.calls for slot in call.results):
+        assert isinstance(slot.dtype, np.dtype)
+        assert all(isinstance(size, int) for size in slot.shape)
     assert_same_bits(compiled.arrays(), plain.arrays())
 
 

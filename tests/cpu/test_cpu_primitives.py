@@ -802,6 +802,15 @@ def test_rows_are_added_up_as_numpy_does_it(rows: int, count: int, d: int, few: 
         close(k.getitem_grad_x(gy.reshape(*index.shape, d), index, (rows, d), False), want)
 
 
+@pytest.mark.parametrize("times", [1, 7, 8, 9, 16, 17, 64, 65, 72, 73])
+def test_a_row_is_the_sum_of_as_many_gradients_as_it_was_taken(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight are added at a time, and then their sums."""
+    monkeypatch.setattr(lookup_module, "FEW_VALUES", 0)
+    ids = np.repeat([3, 0, 1], [times, 1, 2])
+    gw = k.embedding_grad_w(np.ones((len(ids), 2), np.float32), ids, 5)
+    np.testing.assert_array_equal(gw, np.array([[1], [2], [0], [times], [0]]) * np.ones(2))
+
+
 @pytest.mark.parametrize(("rows", "d"), [(2, 1), (2, 2), (40, 2)])
 def test_a_row_that_is_taken_often_sums_without_much_rounding(rows: int, d: int) -> None:
     gw = k.embedding_grad_w(np.full((1 << 20, d), 0.1, np.float32), np.zeros(1 << 20, np.int64), rows)

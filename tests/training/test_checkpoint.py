@@ -35,6 +35,7 @@ from minidl.core import rng
 from minidl.nn.weights.files import write
 from minidl.training import Interrupted, SaveBest, Step, checkpoint, fit
 from minidl.training.checkpoint import read_newest, read_state, write_state
+from minidl.training.resume import _digest
 
 RESUMES = int(os.environ.get("MINIDL_RESUMES", "1"))
 WAYS = ("SIGTERM", "kill -9", "inside a save")
@@ -723,6 +724,13 @@ def test_a_run_does_not_go_on_with_other_data(name: str, where: str, tmp_path: P
         go_on_with(*given, 2, tmp_path)
     assert (tmp_path / "checkpoint.h5").read_bytes() == before
     assert len(go_on_with(first, first, 2, tmp_path)) == 2
+
+
+@pytest.mark.parametrize(("array", "digest"), [
+    (np.arange(6, dtype="i8").reshape(2, 3), "bd1cc726cfa83e5b"), (np.array([0.5, -1.0], "f4"), "e6e0d105a88c9652")])
+def test_data_keep_their_digest(array: np.ndarray, digest: str) -> None:
+    """Or a run could not go on from a checkpoint that was written before."""
+    assert _digest(array) == digest
 
 
 @pytest.mark.parametrize(("first", "second"), [
