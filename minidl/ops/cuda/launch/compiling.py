@@ -42,6 +42,7 @@ BEGIN = """
 #endif
 #line 1
 """
+# Between parameters and {: comments, too
 SPACE = r"(?:\s|/\*[\s\S]*?\*/|//.*\n)*"
 
 
