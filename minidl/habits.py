@@ -143,6 +143,11 @@ ADVICE: dict[str, dict[str, str]] = {
         **dict.fromkeys(("MaxPool3d", "AvgPool3d"), "ops.max_pool2d or avg_pool2d of x.reshape(n * c, d, h, w), then "
                         "over d alone"),
     },
+    "minidl.nn.utils": {
+        "rnn": "sequences padded to one length, of which the end is read: y[range(n), lengths - 1]",
+        **dict.fromkeys(("parameters_to_vector", "vector_to_parameters"), "ops.concatenate of t.flatten() of each, and "
+                        "its .split(sizes)"),
+    },
     "minidl.optim": {
         "Adagrad": "optim.RMSprop(params), a moving average of squares in place of their sum",
         "NAdam": "optim.AdamW(params), which has no Nesterov momentum",
@@ -228,7 +233,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     },
     "EarlyStop": {"monitor": "metric=", "min_delta": "better_by="},
 }
-_MODULES = ("minidl", "minidl.ops", "minidl.nn", "minidl.optim", "minidl.data")
+_MODULES = ("minidl", "minidl.ops", "minidl.nn", "minidl.nn.utils", "minidl.optim", "minidl.data")
 
 
 def missing(place: str, name: str) -> NoReturn:

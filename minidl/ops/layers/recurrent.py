@@ -80,8 +80,9 @@ def recurrence(k, gx: Tensor, w: Tensor, state: Tensor, b: Tensor | None = None,
     (steps, n, rows), size = gx.shape, w.shape[1]
 
     def backward(gy, need):
-        ga, gstate, *by_h = k.recurrence_grad(gy, gx, w, b, state, states, kept, kind, reverse)
-        flat = k.reshape(by_h[0] if by_h else ga, (steps * n, rows)) if need[1] or need[3] else None
+        ga, gstate, *others = k.recurrence_grad(gy, gx, w, b, state, states, kept, kind, reverse)
+        gq, = others or (ga,)              # by w h + b
+        flat = k.reshape(gq, (steps * n, rows)) if need[1] or need[3] else None
         gw = None
         if need[1]:
             h = k.getitem(state, slice(0, 1))
