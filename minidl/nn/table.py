@@ -122,9 +122,20 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor, **named: tuple[int, 
         raise ValueError("summary: got no input but needs the shape of one, without the axis of images: "
                          "summary(net, (3, 32, 32))")
     tensors = list(net.named_tensors())
+    watcher, examples = _watched(net, inputs, named)
+    trained = [t for _, t in tensors if t.requires_grad]
+    parameters = sum(t.size for t in trained)
+    return Summary(tuple(_rows(net, watcher.calls)), tuple(example.shape for example in examples), parameters,
+                   sum(t.size for _, t in tensors) - parameters, sum(call.multiply_adds for call in watcher.calls),
+                   sum(t.size * t.dtype.itemsize for t in trained), watcher.value_bytes)
+
+
+def _watched(net: Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Watcher, list[Tensor]]:
+    """What ran for one image, and the net's inputs."""
+    like = next((t for _, t in net.named_tensors()), None)
 
     def run(axis: int, ids: bool) -> tuple[Watcher, list[Tensor]]:
-        example = partial(_example, like=tensors[0][1] if tensors else None, axis=axis, ids=ids)
+        example = partial(_example, like=like, axis=axis, ids=ids)
         given, by_name, watcher = [*map(example, inputs)], {name: example(named[name]) for name in named}, Watcher(net)
         with watching(net, watcher):
             net(*given, **by_name)
@@ -134,20 +145,13 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor, **named: tuple[int, 
                                "sequences of one image; build it with batch_first=True")
         return watcher, [*given, *by_name.values()]
 
+    refused = ""
     for axis in (0, 1) if any(map(_steps_first, net.modules())) else (0,):
         try:
-            watcher, examples = floats_or_ids(partial(run, axis))
+            return floats_or_ids(partial(run, axis))
         except _Several as error:          # or the axis of images is the other one
             refused = str(error)
-        else:
-            break
-    else:
-        raise ValueError(refused)
-    trained = [t for _, t in tensors if t.requires_grad]
-    parameters = sum(t.size for t in trained)
-    return Summary(tuple(_rows(net, watcher.calls)), tuple(example.shape for example in examples), parameters,
-                   sum(t.size for _, t in tensors) - parameters, sum(call.multiply_adds for call in watcher.calls),
-                   sum(t.size * t.dtype.itemsize for t in trained), watcher.value_bytes)
+    raise ValueError(refused)
 
 
 def _rows(net: Module, calls: list[_Call]) -> Iterator[Row]:

@@ -78,10 +78,9 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     def call(*inputs: Any, **options: Any) -> Tensor:
         if (len(inputs) != arity and not variadic) or (options and not options.keys() <= named.keys()):
             inputs, options = _bind(name, inputs_of, inputs, options, [*named], by_place)
-        if options:
-            for option, check in asked:
-                if option in options:
-                    check(name, **{option: options[option]})
+        for option, check in asked if options else ():
+            if option in options:
+                check(name, **{option: options[option]})
         arrays: list[Any] = []
         sources: list[Node | Tensor | None] = []
         need: list[bool] = []
