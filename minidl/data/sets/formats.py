@@ -7,7 +7,6 @@ import lzma
 import math
 import os
 import pickle
-import pickletools
 import struct
 import zipfile
 import zlib
@@ -159,6 +158,8 @@ class _Unpickler(pickle.Unpickler):
 def _unpickled(content: bytes, most: int) -> Any:
     """What a pickled batch of CIFAR-10 holds: protocol 2 as Python 2 wrote the official files, 3 and 4 as Python 3
     writes them anew. Its time and memory are bounded by the length of the file and the count of instructions."""
+    import pickletools  # 4 ms, which a program that reads no such file need not wait
+
     tuples = 0
     for count, (code, value, _) in enumerate(pickletools.genops(content)):
         tuples += "TUPLE" in code.name

@@ -7,7 +7,6 @@ import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -261,6 +260,8 @@ def _classes(path: str | os.PathLike[str], column: str, lines: Cells, at: int) -
 
 def _integer(cell: str) -> str:
     """A number without its leading zeros, decimal point and exponent, whatever its size; "" for a fraction."""
+    from decimal import Decimal  # 4 ms, which a program that reads no table need not wait
+
     value = Decimal(cell)
     whole = value.is_finite() and value.adjusted() < MAX_NAME and value == value.to_integral_value()
     return str(int(value)) if whole else ""

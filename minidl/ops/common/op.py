@@ -78,9 +78,8 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     def call(*inputs: Any, **options: Any) -> Tensor:
         if (len(inputs) != arity and not variadic) or (options and not options.keys() <= named.keys()):
             inputs, options = _bind(name, inputs_of, inputs, options, [*named], by_place)
-        for option, check in asked if options else ():
-            if option in options:
-                check(name, **{option: options[option]})
+        if options:
+            _require_kinds(name, asked, options)
         arrays: list[Any] = []
         sources: list[Node | Tensor | None] = []
         need: list[bool] = []
@@ -148,6 +147,13 @@ def _weigh(result: Tensor, inputs: tuple[Any, ...]) -> None:
         result._counted = ()               # and so is what is computed from it
     elif held:
         result.weights, = held.values()
+
+
+def _require_kinds(name: str, asked: list[tuple[str, Callable[..., None]]], options: dict[str, Any]) -> None:
+    """Refuse what is no flag or no number where an op takes one."""
+    for option, check in asked:
+        if option in options:
+            check(name, **{option: options[option]})
 
 
 def _refuse(name: str, first: Array | None) -> NoReturn:
