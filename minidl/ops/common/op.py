@@ -150,7 +150,7 @@ def _weigh(result: Tensor, inputs: tuple[Any, ...]) -> None:
 
 
 def _require_kinds(name: str, asked: list[tuple[str, Callable[..., None]]], options: dict[str, Any]) -> None:
-    """Refuse what is no flag or no number where an op takes one."""
+    """Refuse what is not a flag, or not a number, where an op takes one."""
     for option, check in asked:
         if option in options:
             check(name, **{option: options[option]})
