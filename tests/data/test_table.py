@@ -25,10 +25,8 @@ from minidl.tools import cli
 from minidl.tools.cli import predict
 from minidl.training.stored import Stored
 
-pytestmark = pytest.mark.usefixtures("elsewhere")
-
 # Of a few rows a class often has none to train with
-pytestmark = pytest.mark.filterwarnings("ignore:train_and_test:UserWarning")
+pytestmark = [pytest.mark.usefixtures("elsewhere"), pytest.mark.filterwarnings("ignore:train_and_test:UserWarning")]
 
 FLOWERS = "petal,sepal,kind\n1,2.5,rose\n-3e2, 4 ,aster\n\n5,6,rose\n"
 
