@@ -46,8 +46,8 @@ ready() {
 }
 
 newest_environment() {
-    environment .venv-newest dev,docs,plot,image,safetensors,onnx,tensorboard,mpi "$newest" \
-        cupy-cuda13x==14.2.0 'cuda-core[cu13]' "$nvrtc"
+    environment .venv-newest dev,docs,plot,image,safetensors,onnx,metrics,tensorboard,mpi "$newest" \
+        cupy-cuda13x==14.2.0 'cuda-core[cu13]' "$nvrtc" jedi
 }
 newest_ready() { ready .venv-newest; }
 torch_environment() { environment .venv-torch test,onnx python3 torch==2.13.0; }

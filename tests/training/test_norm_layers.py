@@ -230,3 +230,25 @@ def test_an_infinite_bias_is_infinite_in_its_place_alone() -> None:
     y = norm(Tensor(np.random.default_rng(0).standard_normal((20, 64), np.float32))).numpy()
     assert np.isinf(y[:, 3]).all()
     assert np.isfinite(np.delete(y, 3, 1)).all()
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm2d(4), nn.GroupNorm(2, 4), nn.LayerNorm((4, 5, 5))],
+                         ids=lambda layer: type(layer).__name__)
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_a_frozen_weight_or_bias_changes_no_other_gradient(layer: nn.Module, training: bool) -> None:
+    layer = copy.deepcopy(layer).train(training)
+    given, wanted = normal(3, 4, 5, 5), Tensor(normal(3, 4, 5, 5, seed=1))
+
+    def gradients(*frozen: str) -> dict[str, np.ndarray]:
+        x = Tensor(given, requires_grad="x" not in frozen)
+        of = {"x": x, "weight": layer.weight, "bias": layer.bias}
+        for name, t in of.items():
+            t.grad = None
+            t.requires_grad = name not in frozen
+        (layer(x) * wanted).sum().backward()
+        assert {name for name, t in of.items() if t.grad is None} == {*frozen}
+        return {name: t.grad.numpy() for name, t in of.items() if t.grad is not None}
+    want = gradients()
+    for frozen in ("x", "weight", "bias", ("weight", "bias"), ("x", "weight"), ("x", "bias")):
+        for name, gradient in gradients(*([frozen] if isinstance(frozen, str) else frozen)).items():
+            np.testing.assert_allclose(gradient, want[name], rtol=1e-5, atol=1e-6)
