@@ -95,9 +95,9 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor, **named: tuple[int, 
 
     inputs, named: the shape of one input without the axis of images, (c,h,w), one for each argument of forward, by
     position or by name; or Tensors that hold exactly one image. That axis is the first, or the second if a layer over
-    sequences has the axis of steps first (batch_first=False). The zeros are floating; if the net refuses these, as
-    nets of token ids do, they are integers. The net runs in evaluation, off the tape, on its own device; it is left as
-    it was.
+    sequences has the axis of steps first (batch_first=False); inputs that differ in this are given as Tensors. The
+    zeros are floating; if the net refuses these, as nets of token ids do, they are integers. The net runs in
+    evaluation, off the tape, on its own device; it is left as it was.
 
     Raises TypeError for what is neither a shape nor a Tensor, ValueError if there is no input, and whatever the net
     raises for a shape that does not fit.
@@ -208,7 +208,7 @@ def _steps_first(module: Module) -> bool:
 def _example(given: object, like: Tensor | None, axis: int, ids: bool) -> Tensor:
     """One image of zeros, of the net's dtype and on its device; integers, if they are ids. axis: that of images."""
     if isinstance(given, Tensor):
-        if given.ndim <= axis or given.shape[axis] != 1:
+        if 1 not in given.shape[:axis + 1]:            # beside sequences there may be inputs of another order
             raise _Several(f"summary: the input has shape {given.shape} but must hold one image, "
                            f"({'n, ' * axis}1, ...); pass x[{':, ' * axis}:1]")
         return given

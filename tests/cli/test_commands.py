@@ -294,6 +294,12 @@ def test_images_of_layers_that_have_steps_first() -> None:
                                          r"\.\.\.\); pass x\[:, :1\]$"):
         nn.summary(Sequences(False), minidl.ones(9, 2, 5))
 
+    class Beside(Sequences):
+        def forward(self, x: minidl.Tensor, more: minidl.Tensor) -> minidl.Tensor:  # type: ignore[override]
+            return super().forward(x) + more
+    beside = nn.summary(Beside(False), minidl.ones(9, 1, 5), minidl.ones(1, 2))
+    assert (beside.multiply_adds, beside.input_shapes) == (found[0].multiply_adds, ((9, 1, 5), (1, 2)))
+
     class Folded(nn.Module):
         def __init__(self) -> None:
             super().__init__()
