@@ -315,29 +315,30 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "clear": ("fp32", "*(Pack<4>*)&memory[i] = Pack<4>();", ";"),
     "load_filters": (
         "fp32", "&w[m * TAPS + t], true", "&w[m * TAPS + t], m + t > 0"),
-    "load_image": ("fp32", "for (int k = thread(); k < X::SIZE; k += T) x[k] = from[k];",
-                   "for (int k = thread(); k < X::SIZE - 1; k += T) x[k] = from[k];"),
+    "load_image": ("fp32", "start_copy(&x[k], &from[k], true)", "start_copy(&x[k], &from[k], k + 1 < X::SIZE)"),
     "store_image": ("fp32", "for (int k = thread(); k < X::SIZE; k += T) to[k] = x[k];",
                     "for (int k = thread(); k < X::SIZE - 1; k += T) to[k] = x[k];"),
     "copy": ("fp32", "k < X::SIZE; k += T) y[k] = x[k];", "k < X::SIZE - 1; k += T) y[k] = x[k];", "region_step"),
     "conv, a row too few": (
-        "fp32", "r <= KH; ++r) {\n                if (BEYOND", "r < KH; ++r) {\n                if (BEYOND"),
+        "fp32", "r < KH + TH - 1; ++r) {\n                if (BEYOND",
+        "r < KH + TH - 2; ++r) {\n                if (BEYOND"),
     "conv, the image's last row": (
         "fp32", "(i + r - TOP) >= (unsigned)X::H)", "(i + r - TOP) >= (unsigned)X::H - 1)"),
     "conv, the second map": ("fp32", "imin(m + f, Y::C - 1)", "m"),
     "conv, the last column": (
-        "fp32", "i + e / 4 < Y::H && j + e % 4 < Y::W)", "i + e / 4 < Y::H && j + e % 4 < Y::W - 1)"),
+        "fp32", "i + e / TW < Y::H && j + e % TW < Y::W)", "i + e / TW < Y::H && j + e % TW < Y::W - 1)"),
     "conv, teams": (
-        "fp32", "team < TEAMS; ++team) total += sums[team * M",
-        "team < TEAMS - 1; ++team) total += sums[team * M"),
+        "fp32", "team < TEAMS; ++team) total += scratch[((team", "team < TEAMS - 1; ++team) total += scratch[((team"),
+    "conv, whole rows' filters": (
+        "fp32", "MIRROR ? KH * KW - 1 - r * KW - q : r * KW + q;", "MIRROR ? KH * KW - 1 - r * KW - q : r * KW;"),
+    "conv, columns beyond whole rows": ("fp32", "column >= 0 && column < X::W)", "column >= 0 && column < X::W - 1)"),
     "conv, mirrored": ("fp32", "weight[f][MIRROR ? KH * KW - 1 - t : t] * pixel", "weight[f][t] * pixel"),
     "conv_grad_w, a line": (
         "fp32", "for (int i = team; i < G::H; i += TEAMS) {",
         "for (int i = team; i < G::H - 1; i += TEAMS) {"),
     "conv_grad_w, later images": ("fp32", "REAL total = first ? (REAL)0 : part[k];", "REAL total = 0;", "region_step"),
     "conv_grad_b": (
-        "fp32", "k < G::H * G::W; k += TEAMS * 32) sum += gy",
-        "k < G::H * G::W - 1; k += TEAMS * 32) sum += gy"),
+        "fp32", "for (int i = team * ROWS + down; i < G::H; i", "for (int i = team * ROWS + down; i < G::H - 1; i"),
     "avg_pool": (
         "fp32", "e < KH * KW; ++e) sum += *x.at(c, i + e / KW", "e < KH * KW - 1; ++e) sum += *x.at(c, i + e / KW",
         "region_step"),
@@ -354,11 +355,14 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "fp32", "for (int i = thread() * V; i < STAGED * IN; i += T * V)",
         "for (int i = thread() * V; i < STAGED * IN - 4; i += T * V)"),
     "linear": (
-        "fp32", "mine = b && !team ? b[imin(o + lane, OUT - 1)] : (REAL)0;",
-        "mine = b ? b[imin(o + lane, OUT - 1)] : (REAL)0;"),
-    "linear, the last outputs": ("fp32", "o + lane < first) continue;", "o + lane <= first) continue;"),
+        "fp32", "bias = team ? (REAL)0 : b[begin + imin(o + r, COUNT - 1)];",
+        "bias = b[begin + imin(o + r, COUNT - 1)];"),
+    "linear, the last outputs": ("fp32", "o + r < first) continue;", "o + r <= first) continue;"),
     "linear_grad_x": (
-        "fp32", "for (; o < OUT; o += TEAMS) add(o, w.far", "for (; o < OUT - 1; o += TEAMS) add(o, w.far"),
+        "fp32", "for (; o < OUT; o += TEAMS) add(o, row(w.far", "for (; o < OUT - 1; o += TEAMS) add(o, row(w.far"),
+    "linear_grad_x, rows that come early": (
+        "fp32", "if (o < OUT) add(o, early[e]);", "if (o < OUT - 1) add(o, early[e]);"),
+    "warp_sums": ("fp32", "upper ? x[r] : x[r + half], half * LANES);", "x[r + half], half * LANES);"),
     "cross_entropy, smoothing": ("fp32", "- smoothing / (REAL)K - target", "- target"),
     "warp_most": ("fp32", "x = other > x || other != other ? other : x;", "x += other;", "region_step"),
     # sums.cuh

@@ -521,7 +521,8 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         f"    {BARRIER}  // whoever reads the values of an earlier call is done", "",
         lambda: primitives.cross_entropy_of_any_size(3, 1500), "[Nn]ot equal"),
     "no barrier between steps of an image": (
-        f"if (TEAMS == 1) return;\n    {BARRIER}", "if (TEAMS == 1) return;", region_step("lenet5"), "[Nn]ot equal"),
+        f"    {BARRIER}\n    for (int k = thread(); k < IN; k += T) {{", "    for (int k = thread(); k < IN; k += T) {",
+        region_step("lenet5"), "[Nn]ot equal"),
     "copies that nobody awaits": (
         f"await_copies<0>();\n        {BARRIER}\n        int items", f"{BARRIER}\n        int items",
         convolution(0, "whole_image"), "tolerance"),
@@ -543,7 +544,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         "columns[s % KW * pitch", "columns[(s % KW + 1) * pitch", pooling(0), "behind its end"),
     "results behind their end": (
         "if (row >= p.rows || column >= p.cols) return;", "", linear, "behind an array"),
-    "a filter row too few": ("r <= KH", "r < KH", region_step("lenet5", 1), "[Nn]ot equal"),
+    "a filter row too few": ("r < KH + TH - 1", "r < KH + TH - 2", region_step("lenet5", 1), "[Nn]ot equal"),
     "a sum without its last part": (
         "s < p.splits;", "s < p.splits - 1;",
         lambda: primitives.product(70, 5, 300, (False, False), FLOAT), "tolerance"),

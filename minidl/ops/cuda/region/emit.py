@@ -136,8 +136,27 @@ def _memory(s: Source, places: dict[Value, range], most: int) -> tuple[list[str]
     head += [f"load_filters<{count}, {taps}>(f{value.number}, a{value.number});"
              for value, (count, taps) in s.filters.items()]
     head += [f"load_filters<1, {count}>(b{value.number}, a{value.number});" for value, count in s.biases.items()]
-    head += ["end_copies();"] if s.filters else []
     return head, rows, at
+
+
+def ordered(s: Source) -> list[Line]:
+    """The lines, and those that store values of images, in an order with few barriers: as early as no other line must
+    come before, where they need no barrier."""
+    waiting, ordered = list[Line](), list[Line]()
+    for line in s.lines:
+        waiting += [line, *(Line("store_image", f"(o{v.number} + image * {s.size(v)}, v{v.number})", (v,))
+                            for v in line.writes if v in s.stored)]
+    while waiting:
+        read, written, later = set[Value](), set[Value](), list[Line]()     # since the last barrier, or by lines behind
+        for line in waiting:
+            if written.isdisjoint((*line.reads, *line.writes)) and read.isdisjoint(line.writes):
+                ordered.append(line)
+            else:
+                later.append(line)
+            read |= {*line.reads}
+            written |= {*line.writes}
+        waiting = later
+    return ordered
 
 
 class Barriers:
@@ -146,48 +165,52 @@ class Barriers:
     def __init__(self, s: Source, places: dict[Value, range]):
         self.s, self.places = s, places
         self.read, self.written = set[Value](), set[Value]()
+        self.threads = 0                   # that lines since the last one have something for
 
-    def before(self, line: Line) -> list[str]:
-        """A line's text, after a barrier if it needs one."""
+    def before(self, line: Line, needed: bool = False) -> list[str]:
+        """A line's text, after a barrier if it needs one, or for another reason."""
         reads, writes = (set(map(self.s.root, values)) for values in (line.reads, line.writes))
-        needed = self._meet(self.written, reads | writes) or self._meet(self.read, writes)
+        needed = needed or self._meet(self.written, reads | writes) or self._meet(self.read, writes)
         if needed:
-            self.passed()
+            self.read, self.written, self.threads = set(), set(), 0
         self.read |= reads
         self.written |= writes
-        return ["__syncthreads();", line.text] if needed else [line.text]
-
-    def passed(self) -> None:
-        self.read.clear()
-        self.written.clear()
+        text = line.text(self.threads)
+        self.threads += line.threads + -line.threads % 32
+        return ["__syncthreads();", text] if needed else [text]
 
     def _meet(self, some: set[Value], others: set[Value]) -> bool:
         return any(_meet(self.places[a], self.places[b]) for a in some for b in others)
+
+
+def _arrived(rows: list[str]) -> list[str]:
+    """Lines that wait for images and filters; what loads rows of weights begins before, and may arrive later."""
+    if not rows:
+        return ["end_copies();", "await_copies<0>();"]
+    return ["end_copies();", "if (first) {", *(f"    {text}" for text in (*rows, "end_copies();")), "}",
+            "first ? await_copies<1>() : await_copies<0>();"]
 
 
 def _step(s: Source, blocks: int, most: int,
           at_once: int) -> tuple[str, int, tuple[str, ...], dict[str, tuple[int, ...]]]:
     """(the kernel `region_step`, its numbers in shared memory, the arrays that it takes and those that it writes)"""
     region = s.region
+    s.lines = ordered(s)
     places = placed(s)
     head, rows, at = _memory(s, places, most)
     barriers, made = Barriers(s, places), set[Value]()
-    body, waited = list[str](), not rows
-    for i, line in enumerate(s.lines):
-        if not waited and line.function in READS_ROWS:         # the first that reads weights
-            waited = True
-            body += ["await_copies<0>();", "__syncthreads();"]
-            barriers.passed()
+    body, waited, loaded = list[str](), not rows, False
+    for line in s.lines:
+        if line.function != "load_image" and not loaded:
+            loaded, body = True, [*body, *_arrived(rows)]
         if not (line.function == "copy" and line.writes[0] in s.alias):
             fresh = [v for v in line.writes if s.root(v) not in made and not s.layouts[v].partly]
             body += [f"unwritten({', '.join(f'v{v.number}' for v in fresh)});"] if fresh else []
-            body += barriers.before(line)
+            reads_first = not waited and line.function in READS_ROWS
+            body += ["await_copies<0>();"] if reads_first else []
+            body += barriers.before(line, reads_first)
+            waited |= reads_first
         made |= set(map(s.root, line.writes))
-        if i == 0 and s.filters:                       # after the image, which is needed first, as filters are
-            body += ["if (first) {", *(f"    {text}" for text in (*rows, "end_copies();", "await_copies<1>();")), "}"]
-        for value in (v for v in line.writes if v in s.stored):
-            body += barriers.before(
-                Line("store_image", f"(o{value.number} + image * {s.size(value)}, v{value.number})", (value,)))
     labels = [value for value in region.inputs if region.dtypes[value.number] == "int64"]
     body = ["bool first = image == blockIdx.x;", *(f"int l{v.number} = as_int(a{v.number}[image]);" for v in labels),
             "__syncthreads();", *body]

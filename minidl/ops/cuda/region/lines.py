@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,8 +15,10 @@ from ...common.geometry import ConvGeometry
 from ...common.region import Region, Step, Value
 
 MAPS = 2                                   # of a thread, in convolutions of several planes and in gradients of filters
+WARPS = 2                                  # that a scheduler takes in the time of one
+WHOLE_ROW = 16                             # as many outputs as a thread computes of one row
 MAX_TAPS = 36                              # of a filter, which a thread keeps in registers
-NULL = "(REAL*)0"
+NULL, NONE = "(REAL*)0", "Zeros()"         # no memory, and no bias
 
 
 class Refused(Exception):
@@ -39,10 +41,10 @@ class Line(NamedTuple):
     given: str                             # template and other arguments, as they are written
     reads: tuple[Any, ...] = ()
     writes: tuple[Any, ...] = ()
+    threads: int = 0                       # that have something to do, from the thread FIRST on; 0: all
 
-    @property
-    def text(self) -> str:
-        return f"{self.function}{self.given};"
+    def text(self, first: int = 0) -> str:
+        return f"{self.function}{self.given};".replace("FIRST", f"{first} % T")
 
 
 Place = tuple[int, int, int]               # of a value: plane, row and column
@@ -59,6 +61,7 @@ class Layout:
     partly: bool = False                   # the function that writes it leaves zeros as they are
     left: int = 0
     right: int = 0                         # columns that are read, counted from the first value
+    fours: bool = False                    # rows begin at a multiple of four numbers, all equally far apart
     reads: list[list[Place]] = field(default_factory=list)     # where a warp's lanes read four numbers each
 
     @property
@@ -78,14 +81,15 @@ class Layout:
         if self.room and self.dense:
             raise Refused
         found = width, 0, self.h * width
-        if self.reads and not self.dense and (width % 4 == 0 or self.room):
-            found = min(_spacings(self.h, width + -width % 4), key=lambda s: (_transactions(self.reads, *s), s[-1]))
+        if self.reads and not self.dense and (width % 4 == 0 or self.room or self.fours):
+            found = min(_spacings(self.h, width + -width % 4, (0,) if self.fours else range(0, 32, 4)),
+                        key=lambda s: (_transactions(self.reads, *s), s[-1]))
         return self.c, self.h, self.w, self.left, *found
 
 
-def _spacings(height: int, width: int) -> Iterator[tuple[int, int, int]]:
+def _spacings(height: int, width: int, skews: Iterable[int]) -> Iterator[tuple[int, int, int]]:
     """Numbers in a row, behind every second one, and in a plane."""
-    for row, skew, more in itertools.product(range(width, width + 16, 4), range(0, 32, 4), range(0, 32, 4)):
+    for row, skew, more in itertools.product(range(width, width + 16, 4), skews, range(0, 32, 4)):
         yield row, skew, height * row + height // 2 * skew + more
 
 
@@ -169,6 +173,18 @@ class Source:
             function, f"{f'<{template}>' if template else ''}({', '.join([*map(_word, arguments), *memory])})",
             (*(value for value in values if value != out), *work), (*((out,) if out else ()), *work)))
 
+    def shared_out(self, function: str, template: str, given: tuple[Value | str, ...], out: Value | None,
+                   items: int, teams: int, scratch: int, total: str, rest: str) -> None:
+        """A line whose `teams` share out each of `items` sums and, if they are several, one of the function `total`
+        that adds up what they left in `scratch` numbers; {} in its arguments, `rest`, is that memory."""
+        work = self.new(scratch) if teams > 1 else None
+        memory, written = (NULL, out) if work is None else (f"v{work.number}.start", work)
+        self.lines.append(Line(
+            function, f"<FIRST, {template}>({', '.join([*map(_word, given), memory])})",
+            tuple(a for a in given if isinstance(a, Value) and a != out), (written,) if written else (), items * teams))
+        if work is not None:
+            self.lines.append(Line(total, rest.format(memory), (work,), (out,) if out else ()))
+
     def store(self, value: Value) -> str:
         """The array that holds a value for all images."""
         if value in self.region.inputs:
@@ -186,15 +202,15 @@ class Source:
     def bias(self, b: Value | None) -> str:
         """A convolution's bias, in shared memory."""
         if b is None:
-            return NULL
+            return NONE
         self.biases[b] = self.region.shapes[b.number][0]
         return f"b{b.number}"
 
     def teams(self, items: int, most: int) -> int:
-        """How many teams of threads share out sums: `items` sums in all, each of `most` terms. No more than leave the
-        busiest team as few of them."""
-        terms = -(-most // max(1, min(self.shares // items, most)))
-        return -(-most // terms)
+        """How many teams of threads share out sums: `items` sums in all, each of `most` terms. The fewest that leave
+        the busiest of a multiprocessor's four schedulers, which takes WARPS at once, as little to do."""
+        return min(range(1, max(1, min(self.shares // items, most)) + 1),
+                   key=lambda teams: max(-(-items * teams // 128), WARPS) * -(-most // teams))
 
 
 def _word(a: Value | str) -> str:
@@ -206,7 +222,7 @@ def _act(name: str | None) -> str:
 
 
 def _array(value: Value | None) -> str:
-    return NULL if value is None else f"a{value.number}"
+    return NONE if value is None else f"a{value.number}"
 
 
 # ---------------------------------------------------------------- convolution
@@ -226,17 +242,24 @@ def _convolved(s: Source, x: Value, w: Value, b: Value | None, y: Value, act: st
     if min(top, left) < 0:
         raise Refused
     source, out = s.layout(x), s.layout(y)
-    _reads_windows(source, out.w, g.kw, left)
     s.filters[w] = g.m * g.c, g.kh * g.kw
-    across, down = -(-out.w // 4), -(-out.h // 2)
+    rows = out.w <= WHOLE_ROW
+    tall, wide = (1, out.w) if rows else (2, 4)
+    across, down = -(-out.w // wide), -(-out.h // tall)
+    if rows:
+        source.fours = True
+    else:
+        _reads_windows(source, out.w, g.kw, left)
     tiles = [divmod(lane % (down * across), across) for lane in range(32)]
-    source.reads.append([(0, 2 * i, 4 * j) for i, j in tiles])
+    source.reads.append([(0, tall * i, wide * j) for i, j in tiles])
     maps = min(MAPS, out.c) if source.c > 1 else 1
     items = down * across * -(-out.c // maps)
-    teams = s.teams(items, source.c)
-    s.call("conv", f"{_act(act)}, {g.kh}, {g.kw}, {top}, {left}, {str(mirror).lower()}, {maps}, {teams}",
-           x, f"f{w.number}", s.bias(b), y, out=y,
-           scratch=8 * maps * (items + -items % 32 + 4) * teams if teams > 1 else 0)
+    teams, bias = s.teams(items, source.c), s.bias(b)
+    apart = items | 1 if rows else items + -items % 32 + 4     # so that conv_total reads from different banks
+    tile = f"{tall}, {wide}, {maps}, {teams}, {apart}"
+    s.shared_out("conv", f"{_act(act)}, {g.kh}, {g.kw}, {top}, {left}, {str(mirror).lower()}, {tile}",
+                 (x, f"f{w.number}", bias, y), y, items, teams, tall * wide * maps * apart * teams,
+                 "conv_total", f"<{_act(act)}, {tile}>({{}}, {bias}, {_word(y)})")
 
 
 def _reads_windows(layout: Layout, ow: int, kw: int, left: int) -> None:
@@ -298,8 +321,9 @@ def _grad_w(s: Source, gy: Value, x: Value, g: ConvGeometry, out: Value) -> None
     size = g.m * g.c * g.kh * g.kw
     items = g.c * g.kh * -(-g.m // MAPS)
     teams = s.teams(items, g.oh)
-    s.call("conv_grad_w", f"{g.kh}, {g.kw}, {g.top}, {g.left}, {MAPS}, {teams}", gy, x, s.part(out, size), "first",
-           scratch=size * teams if teams > 1 else 0)
+    part = s.part(out, size)
+    s.shared_out("conv_grad_w", f"{g.kh}, {g.kw}, {g.top}, {g.left}, {MAPS}, {teams}", (gy, x, part, "first"), None,
+                 items, teams, size * teams, "part_total", f"<{size}, {teams}>({{}}, {part}, first)")
 
 
 def conv2d_grad_b(s: Source, step: Step) -> None:
@@ -311,9 +335,9 @@ def _grad_b(s: Source, gy: Value, out: Value) -> None:
     if (layout.h, layout.w) == (1, 1):
         s.jobs.append(Job(out, None, s.store(gy), 1.0))
         return
-    teams = s.teams(32 * layout.c, layout.h)
-    s.call("conv_grad_b", f"{teams}", gy, s.part(out, layout.c), "first",
-           scratch=layout.c * teams if teams > 1 else 0)
+    teams, part = s.teams(32 * layout.c, -(-layout.h // max(1, 32 // layout.w))), s.part(out, layout.c)
+    s.shared_out("conv_grad_b", f"{teams}", (gy, part, "first"), None, 32 * layout.c, teams, layout.c * teams,
+                 "part_total", f"<{layout.c}, {teams}>({{}}, {part}, first)")
 
 
 def conv2d_act_pool_grad_wb(s: Source, step: Step) -> None:

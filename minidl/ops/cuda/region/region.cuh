@@ -3,7 +3,7 @@
 // called by the whole block, reads what was written before the last barrier, and leaves it to the kernel to place the
 // next one. Each writes all values of its result, or its comment says which it does not write. Sums run in a fixed
 // order. If a function has fewer outputs than the block has threads, TEAMS of threads share out each sum, and meet in
-// `scratch`.
+// `scratch`. Functions between two barriers may run at the same time: those with FIRST begin with that thread.
 //
 // -DTHREADS_PER_BLOCK: a multiple of 32.
 #include "include/common.cuh"
@@ -32,11 +32,23 @@ __device__ __forceinline__ int thread() {
 #if __CUDA_ARCH__
     int x;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+    __builtin_assume(x >= 0 && x < T);     // so that divisions need no case of negative numbers
     return x;
 #else
     return threadIdx.x;
 #endif
 }
+
+// Counted from thread FIRST on, so that other threads of the block have the first sums of a function.
+template <int FIRST> __device__ __forceinline__ int thread_from() {
+    int x = thread() - FIRST;
+    return FIRST && x < 0 ? x + T : x;
+}
+
+// In the place of a bias where there is none.
+struct Zeros {
+    __device__ __forceinline__ REAL operator[](int) const { return 0; }
+};
 
 struct identity {
     static __device__ __forceinline__ REAL value(REAL x) { return x; }
@@ -49,6 +61,23 @@ __device__ __forceinline__ REAL warp_sum(REAL x) {
 #pragma unroll
     for (int step = 16; step; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
     return x;
+}
+
+// The sums of N numbers, a power of two: that of number lane / (32 / N).
+template <int N> __device__ __forceinline__ REAL warp_sums(REAL (&x)[N]) {
+    constexpr int LANES = 32 / N;
+#pragma unroll
+    for (int half = N / 2; half; half /= 2) {
+        bool upper = thread() & half * LANES;
+#pragma unroll
+        for (int r = 0; r < half; ++r) {
+            REAL other = __shfl_xor_sync(0xffffffffu, upper ? x[r] : x[r + half], half * LANES);
+            x[r] = (upper ? x[r + half] : x[r]) + other;
+        }
+    }
+#pragma unroll
+    for (int step = LANES / 2; step; step /= 2) x[0] += __shfl_xor_sync(0xffffffffu, x[0], step);
+    return x[0];
 }
 
 // The largest, or NaN if there is one.
@@ -67,8 +96,8 @@ template <int V, int N> __device__ __forceinline__ void load(REAL* to, const REA
     for (int i = 0; i < N; i += V) *(Pack<V>*)&to[i] = *(const Pack<V>*)&from[i];
 }
 
-// Numbers between two sums of one item, so that threads read sums of neighbouring outputs from different banks.
-__host__ __device__ constexpr int apart(int items) { return up(items, 32) + 4; }
+// The team of a thread, or a warp, if `items` sums have TEAMS of them.
+template <int TEAMS> __device__ __forceinline__ int team_of(int at, int items) { return TEAMS == 1 ? 0 : at / items; }
 
 // How many columns can be loaded at once, from one at a multiple of 4 on, of planes whose padding is LEFT.
 template <class X, int LEFT> __host__ __device__ constexpr int together() {
@@ -100,10 +129,11 @@ template <int MAPS, int TAPS> __device__ __forceinline__ void load_filters(REAL*
         for (int t = thread() % 32; t < TAPS; t += 32) start_copy(&to[m * up(TAPS, 4) + t], &w[m * TAPS + t], true);
 }
 
+// An image; it arrives as filters do.
 template <class X> __device__ __forceinline__ void load_image(const X x, const REAL* from) {
     constexpr int PER_THREAD = (X::SIZE + T - 1) / T, UNROLL = PER_THREAD < 16 ? PER_THREAD : 4;
 #pragma unroll(UNROLL)
-    for (int k = thread(); k < X::SIZE; k += T) x[k] = from[k];
+    for (int k = thread(); k < X::SIZE; k += T) start_copy(&x[k], &from[k], true);
 }
 
 template <class X> __device__ __forceinline__ void store_image(REAL* to, const X x) {
@@ -116,79 +146,97 @@ template <class X, class Y> __device__ __forceinline__ void copy(const X x, cons
 
 // ---------------------------------------------------------------- convolution, stride 1
 // y of x (TOP, LEFT: the padding), with bias and activation; or MIRROR, the dx of a convolution, as the same sum over
-// gy with filters turned round. A thread owns 2 x 4 outputs of M maps; teams share out the source planes. Rows above and
-// below x are left out; where there are such, threads of one row of outputs are neighbours, so that a warp leaves out
-// the same.
+// gy with filters turned round. A thread owns TH x TW outputs of M maps; teams share out the source planes, and leave
+// their sums in scratch for conv_total. If TW is a whole row, it is known which columns of x each output has, and the
+// others are left out. Rows above and below x are left out, too; where there are such and TW is less than a row, threads
+// of one row of outputs are neighbours, so that a warp leaves out the same.
 // filters: [map of y][plane of x] or, MIRROR, [plane of x][map of y], KH * KW up to fours.
-template <class ACTIVATE, int KH, int KW, int TOP, int LEFT, bool MIRROR, int M, int TEAMS, class X, class Y>
-__device__ __forceinline__ void conv(const X x, const REAL* filters, const REAL* b, const Y y, REAL* scratch) {
-    constexpr int ACROSS = (Y::W + 3) / 4, DOWN = (Y::H + 1) / 2, GROUPS = (Y::C + M - 1) / M, TILES = DOWN * ACROSS;
-    constexpr int ITEMS = TILES * GROUPS, STEP = apart(ITEMS), TAPS = up(KH * KW, 4), N = up(KW + 3, 4);
-    constexpr bool BEYOND = TOP > 0 || 2 * DOWN + KH - 1 - TOP > X::H;
-    for (int at = thread(); at < ITEMS * TEAMS; at += T) {
-        int row, team, group, j = at % ACROSS * 4;
-        if (BEYOND)
+template <int FIRST, class ACTIVATE, int KH, int KW, int TOP, int LEFT, bool MIRROR, int TH, int TW, int M, int TEAMS,
+          int STRIDE, class X, class Y, class B>
+__device__ __forceinline__ void conv(const X x, const REAL* filters, const B b, const Y y, REAL* scratch) {
+    constexpr int ACROSS = (Y::W + TW - 1) / TW, DOWN = (Y::H + TH - 1) / TH, GROUPS = (Y::C + M - 1) / M;
+    constexpr int TILES = DOWN * ACROSS, ITEMS = TILES * GROUPS, TAPS = up(KH * KW, 4);
+    constexpr bool WHOLE = ACROSS == 1, BEYOND = TOP > 0 || TH * DOWN + KH - 1 - TOP > X::H;
+    constexpr int BEFORE = WHOLE ? 0 : LEFT, N = up(WHOLE ? X::W : KW + TW - 1, 4);  // columns that a thread reads
+    for (int at = thread_from<FIRST>(); at < ITEMS * TEAMS; at += T) {
+        int row, team, group, j = at % ACROSS * TW;
+        if (BEYOND && !WHOLE)
             row = at / (TEAMS * GROUPS * ACROSS), team = at / (GROUPS * ACROSS) % TEAMS, group = at / ACROSS % GROUPS;
         else
-            team = at / ITEMS, group = at / TILES % GROUPS, row = at / ACROSS % DOWN;
-        int i = row * 2, m = group * M, item = group * TILES + row * ACROSS + j / 4;
-        REAL sum[M][8] = {};
+            team = team_of<TEAMS>(at, ITEMS), group = at / TILES % GROUPS, row = at / ACROSS % DOWN;
+        int i = row * TH, m = group * M, item = group * TILES + row * ACROSS + j / TW;
+        REAL sum[M][TH * TW] = {};
 #pragma unroll 1
         for (int c = team; c < X::C; c += TEAMS) {
             REAL weight[M][TAPS];
+            const REAL* from[M];
 #pragma unroll
             for (int f = 0; f < M; ++f) {
                 int map = M == 1 ? m : imin(m + f, Y::C - 1);
-                load<4, TAPS>(weight[f], filters + (MIRROR ? c * Y::C + map : map * X::C + c) * TAPS);
+                from[f] = filters + (MIRROR ? c * Y::C + map : map * X::C + c) * TAPS;
+                if (TH > 1) load<4, TAPS>(weight[f], from[f]);
             }
-            const REAL* pixels = x.at(c, 0, j - LEFT) + row * X::row(2);
+            const REAL* pixels = x.at(c, 0, j - BEFORE) + row * X::row(TH);
 #pragma unroll
-            for (int r = 0; r <= KH; ++r) {
+            for (int r = 0; r < KH + TH - 1; ++r) {
                 if (BEYOND && (unsigned)(i + r - TOP) >= (unsigned)X::H) continue;
                 REAL pixel[N];
-                load<together<X, LEFT>(), N>(pixel, pixels + X::row(r - TOP));
+                load<together<X, BEFORE>(), N>(pixel, pixels + X::row(r - TOP));
+                if (TH == 1)
+#pragma unroll
+                    for (int f = 0; f < M; ++f)
+#pragma unroll
+                        for (int q = 0; q < KW; ++q) {
+                            int t = MIRROR ? KH * KW - 1 - r * KW - q : r * KW + q;
+                            weight[f][t] = from[f][t];
+                        }
 #pragma unroll
                 for (int q = 0; q < KW; ++q)
 #pragma unroll
                     for (int f = 0; f < M; ++f)
 #pragma unroll
-                        for (int e = 0; e < 8; ++e) {
-                            int p = r - e / 4, t = p * KW + q;
-                            if (p >= 0 && p < KH)
-                                sum[f][e] += weight[f][MIRROR ? KH * KW - 1 - t : t] * pixel[q + e % 4];
+                        for (int e = 0; e < TH * TW; ++e) {
+                            int p = r - e / TW, t = p * KW + q, column = q + e % TW + BEFORE - LEFT;
+                            if (p >= 0 && p < KH && (!WHOLE || (column >= 0 && column < X::W)))
+                                sum[f][e] += weight[f][MIRROR ? KH * KW - 1 - t : t] * pixel[column];
                         }
             }
         }
 #pragma unroll
         for (int f = 0; f < M; ++f)
 #pragma unroll
-            for (int e = 0; e < 8; ++e)
+            for (int e = 0; e < TH * TW; ++e)
                 if (TEAMS > 1)
-                    scratch[((team * M + f) * 8 + e) * STEP + item] = sum[f][e];
-                else if (m + f < Y::C && i + e / 4 < Y::H && j + e % 4 < Y::W)
-                    *y.at(m + f, i + e / 4, j + e % 4) = ACTIVATE::value(sum[f][e] + (b ? b[m + f] : (REAL)0));
+                    scratch[((team * M + f) * TH * TW + e) * STRIDE + item] = sum[f][e];
+                else if (m + f < Y::C && i + e / TW < Y::H && j + e % TW < Y::W)
+                    *y.at(m + f, i + e / TW, j + e % TW) = ACTIVATE::value(sum[f][e] + b[m + f]);
     }
-    if (TEAMS == 1) return;
-    __syncthreads();
+}
+
+// y of what conv's teams left.
+template <class ACTIVATE, int TH, int TW, int M, int TEAMS, int STRIDE, class Y, class B>
+__device__ __forceinline__ void conv_total(const REAL* scratch, const B b, const Y y) {
+    constexpr int ACROSS = (Y::W + TW - 1) / TW, TILES = ACROSS * ((Y::H + TH - 1) / TH), TILE = TH * TW;
     for (int k = thread(); k < Y::SIZE; k += T) {
         int m = k / (Y::H * Y::W), i = k / Y::W % Y::H, j = k % Y::W;
-        REAL total = b ? b[m] : (REAL)0;
-        const REAL* sums = scratch + (m % M * 8 + i % 2 * 4 + j % 4) * STEP + m / M * TILES + i / 2 * ACROSS + j / 4;
+        int item = m / M * TILES + i / TH * ACROSS + j / TW, e = i % TH * TW + j % TW;
+        REAL total = b[m];
 #pragma unroll
-        for (int team = 0; team < TEAMS; ++team) total += sums[team * M * 8 * STEP];
+        for (int team = 0; team < TEAMS; ++team) total += scratch[((team * M + m % M) * TILE + e) * STRIDE + item];
         y[k] = ACTIVATE::value(total);
     }
 }
 
 // part (maps of gy, planes of x, KH, KW): set for a block's first image, added to for its later ones. A thread owns a
-// row of KW taps of TM maps; teams share out the rows of gy, which end with zeros up to fours.
-template <int KH, int KW, int TOP, int LEFT, int TM, int TEAMS, class X, class G>
+// row of KW taps of TM maps; teams share out the rows of gy, which end with zeros up to fours, and leave their sums for
+// part_total.
+template <int FIRST, int KH, int KW, int TOP, int LEFT, int TM, int TEAMS, class X, class G>
 __device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, bool first, REAL* scratch) {
     constexpr int LINES = X::C * KH, ITEMS = LINES * ((G::C + TM - 1) / TM), N = up(KW + 3, 4),
                   SIZE = G::C * LINES * KW;
     constexpr bool BEYOND = TOP > 0 || G::H + KH - 1 - TOP > X::H;
-    for (int at = thread(); at < ITEMS * TEAMS; at += T) {
-        int team = at / ITEMS, item = at - team * ITEMS;
+    for (int at = thread_from<FIRST>(); at < ITEMS * TEAMS; at += T) {
+        int team = team_of<TEAMS>(at, ITEMS), item = at - team * ITEMS;
         int group = item / LINES, line = item - group * LINES, c = line / KH, p = line % KH;
         REAL sum[TM][KW] = {};
 #pragma unroll 1
@@ -226,37 +274,37 @@ __device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, b
             }
         }
     }
-    if (TEAMS == 1) return;
-    __syncthreads();
-    for (int k = thread(); k < SIZE; k += T) {
-        REAL total = first ? (REAL)0 : part[k];
-#pragma unroll 8
-        for (int team = 0; team < TEAMS; ++team) total += scratch[team * SIZE + k];
-        part[k] = total;
-    }
 }
 
-// part (maps of gy): as conv_grad_w. A warp owns a map; teams share out its numbers.
-template <int TEAMS, class G>
+// part (maps of gy): as conv_grad_w. A warp owns a map; its lanes, and teams of warps, share out the rows.
+template <int FIRST, int TEAMS, class G>
 __device__ __forceinline__ void conv_grad_b(const G gy, REAL* part, bool first, REAL* scratch) {
-    for (int at = thread() / 32; at < G::C * TEAMS; at += WARPS) {
-        int m = at % G::C, team = at / G::C;
+    constexpr int ROWS = G::W < 32 ? 32 / G::W : 1;  // that a warp adds at once
+    int lane = thread() % 32, down = lane / G::W;
+    for (int at = thread_from<FIRST>() / 32; at < G::C * TEAMS; at += WARPS) {
+        int team = team_of<TEAMS>(at, G::C), m = at - team * G::C;
         REAL sum = 0;
+#pragma unroll
+        for (int j = lane % G::W; j < up(G::W, 32); j += 32)
 #pragma unroll 8
-        for (int k = team * 32 + thread() % 32; k < G::H * G::W; k += TEAMS * 32) sum += gy[m * G::H * G::W + k];
+            for (int i = team * ROWS + down; i < G::H; i += TEAMS * ROWS)
+                if (down < ROWS && j < G::W) sum += *gy.at(m, i, j);
         sum = warp_sum(sum);
-        if (thread() % 32) continue;
+        if (lane) continue;
         if (TEAMS > 1)
             scratch[at] = sum;
         else
             part[m] = first ? sum : part[m] + sum;
     }
-    if (TEAMS == 1) return;
-    __syncthreads();
-    for (int m = thread(); m < G::C; m += T) {
-        REAL total = first ? (REAL)0 : part[m];
-        for (int team = 0; team < TEAMS; ++team) total += scratch[team * G::C + m];
-        part[m] = total;
+}
+
+// A part (SIZE) of what the teams of conv_grad_w or conv_grad_b left.
+template <int SIZE, int TEAMS> __device__ __forceinline__ void part_total(const REAL* scratch, REAL* part, bool first) {
+    for (int k = thread(); k < SIZE; k += T) {
+        REAL total = first ? (REAL)0 : part[k];
+#pragma unroll 8
+        for (int team = 0; team < TEAMS; ++team) total += scratch[team * SIZE + k];
+        part[k] = total;
     }
 }
 
@@ -309,44 +357,44 @@ template <int IN, int STAGED> __device__ __forceinline__ void load_rows(const Ro
         start_copy((Pack<V>*)(w.near + i), (const Pack<V>*)(w.far + i), true);
 }
 
-// y = w x + b. A warp owns ROWS outputs at a time; its lanes, and teams of warps, share out the inputs. The last ROWS
-// begin early if there are fewer.
-template <class ACTIVATE, int TEAMS, class X, class Y, class W>
-__device__ __forceinline__ void linear(const X x, const W w, const REAL* b, const Y y, REAL* scratch) {
-    static_assert(X::DENSE, "linear reads a dense value");
-    constexpr int IN = X::SIZE, OUT = Y::SIZE, V = IN % 4 == 0 ? 4 : 1, ROWS = least(6, (OUT + WARPS - 1) / WARPS);
-    constexpr int GROUPS = (OUT + ROWS - 1) / ROWS, UNROLL = least(4, 6 / ROWS);
-    int lane = thread() % 32;
+// COUNT outputs of linear from `begin` on, whose rows of weights are in one memory, from w on. A warp owns ROWS of them
+// at a time; its lanes, and teams of warps, share out the inputs. The last ROWS begin early if there are fewer.
+template <class ACTIVATE, int TEAMS, int COUNT, class X, class Y, class B>
+__device__ __forceinline__ void linear_rows(const X x, const REAL* w, const B b, const Y y, int begin, REAL* scratch) {
+    constexpr int IN = X::SIZE, V = IN % 4 == 0 ? 4 : 1, ROWS = least(6, (COUNT + WARPS - 1) / WARPS);
+    constexpr int GROUPS = (COUNT + ROWS - 1) / ROWS, UNROLL = least(4, 6 / ROWS);
+    constexpr int N = ROWS > 4 ? 8 : ROWS > 2 ? 4 : ROWS, LANES = 32 / N;  // for warp_sums: LANES end with one output
+    int lane = thread() % 32, r = lane / LANES;
     for (int at = thread() / 32; at < GROUPS * TEAMS; at += WARPS) {
-        int team = at / GROUPS, first = (at - team * GROUPS) * ROWS, o = imin(first, OUT - ROWS);
-        REAL sum[ROWS] = {}, mine = b && !team ? b[imin(o + lane, OUT - 1)] : (REAL)0;  // a lane ends with one output
-        auto multiply = [&](const REAL* rows) {
+        int team = team_of<TEAMS>(at, GROUPS), first = (at - team * GROUPS) * ROWS, o = imin(first, COUNT - ROWS);
+        REAL sum[N] = {}, bias = team ? (REAL)0 : b[begin + imin(o + r, COUNT - 1)];
 #pragma unroll(UNROLL)
-            for (int k = (team * 32 + lane) * V; k < IN; k += TEAMS * 32 * V) {
-                Pack<V> given = *(const Pack<V>*)&x.start[k], weight[ROWS];
+        for (int k = (team * 32 + lane) * V; k < IN; k += TEAMS * 32 * V) {
+            Pack<V> given = *(const Pack<V>*)&x.start[k], weight[ROWS];
 #pragma unroll
-                for (int r = 0; r < ROWS; ++r) weight[r] = *(const Pack<V>*)&rows[r * IN + k];
+            for (int e = 0; e < ROWS; ++e) weight[e] = *(const Pack<V>*)&w[(o + e) * IN + k];
 #pragma unroll
-                for (int r = 0; r < ROWS; ++r)
+            for (int e = 0; e < ROWS; ++e)
 #pragma unroll
-                    for (int v = 0; v < V; ++v) sum[r] += weight[r].v[v] * given.v[v];
-            }
-        };
-        if (o + ROWS <= W::STAGED)
-            multiply(w.near + o * IN);
-        else
-            multiply(w.far + o * IN);
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            REAL total = warp_sum(sum[r]);
-            if (lane == r) mine += total;
+                for (int v = 0; v < V; ++v) sum[e] += weight[e].v[v] * given.v[v];
         }
-        if (lane >= ROWS || o + lane < first) continue;
+        REAL total = warp_sums(sum) + bias;
+        if (lane % LANES || r >= ROWS || o + r < first) continue;
         if (TEAMS > 1)
-            scratch[team * OUT + o + lane] = mine;
+            scratch[team * Y::SIZE + begin + o + r] = total;
         else
-            y[o + lane] = ACTIVATE::value(mine);
+            y[begin + o + r] = ACTIVATE::value(total);
     }
+}
+
+// y = w x + b.
+template <class ACTIVATE, int TEAMS, class X, class Y, class W, class B>
+__device__ __forceinline__ void linear(const X x, const W w, const B b, const Y y, REAL* scratch) {
+    static_assert(X::DENSE, "linear reads a dense value");
+    constexpr int OUT = Y::SIZE, STAGED = W::STAGED;
+    if constexpr (STAGED < OUT)
+        linear_rows<ACTIVATE, TEAMS, OUT - STAGED>(x, w.far + STAGED * W::IN, b, y, STAGED, scratch);
+    if constexpr (STAGED > 0) linear_rows<ACTIVATE, TEAMS, STAGED>(x, w.near, b, y, 0, scratch);
     if (TEAMS == 1) return;
     __syncthreads();
     for (int o = thread(); o < OUT; o += T) {
@@ -356,24 +404,31 @@ __device__ __forceinline__ void linear(const X x, const W w, const REAL* b, cons
     }
 }
 
-// gx = gy w, through an activation that gave y. A thread owns V inputs; teams share out the outputs, in order.
+// gx = gy w, through an activation that gave y. A thread owns V inputs; teams share out the outputs, in order. EARLY rows
+// from global memory are on their way while those in shared memory are added up.
 template <class ACTIVATE, int TEAMS, class G, class Y, class X, class W>
 __device__ __forceinline__ void linear_grad_x(const G gy, const W w, const Y y, const X gx, REAL* scratch) {
     constexpr int IN = X::SIZE, OUT = G::SIZE, V = IN % 4 == 0 ? 4 : 1, ITEMS = IN / V;
+    constexpr int STAGED = W::STAGED, EARLY = STAGED < OUT ? least(8, (OUT - STAGED + TEAMS - 1) / TEAMS) : 1;
     for (int at = thread(); at < ITEMS * TEAMS; at += T) {
-        int team = at / ITEMS, k = (at - team * ITEMS) * V;
-        Pack<V> sum = {};
-        auto add = [&](int o, const REAL* row) {
-            Pack<V> weight = *(const Pack<V>*)&row[k];
+        int team = team_of<TEAMS>(at, ITEMS), k = (at - team * ITEMS) * V;
+        auto row = [&](const REAL* weights, int o) { return *(const Pack<V>*)&weights[o * IN + k]; };
+        Pack<V> sum = {}, early[EARLY];
+        auto add = [&](int o, Pack<V> weight) {
             REAL gradient = gy[o];
 #pragma unroll
             for (int v = 0; v < V; ++v) sum.v[v] += weight.v[v] * gradient;
         };
-        int o = team;
+        int o = team, far = STAGED + (team + TEAMS - STAGED % TEAMS) % TEAMS;
+#pragma unroll
+        for (int e = 0; e < EARLY; ++e) early[e] = row(w.far, imin(far + e * TEAMS, OUT - 1));
 #pragma unroll 8
-        for (; o < W::STAGED; o += TEAMS) add(o, w.near + o * IN);
+        for (; o < STAGED; o += TEAMS) add(o, row(w.near, o));
+#pragma unroll
+        for (int e = 0; e < EARLY; ++e, o += TEAMS)
+            if (o < OUT) add(o, early[e]);
 #pragma unroll 8
-        for (; o < OUT; o += TEAMS) add(o, w.far + o * IN);
+        for (; o < OUT; o += TEAMS) add(o, row(w.far, o));
         *(Pack<V>*)&scratch[team * IN + k] = sum;
     }
     __syncthreads();
