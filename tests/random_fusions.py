@@ -316,9 +316,9 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "load_filters": (
         "fp32", "&w[m * TAPS + t], true", "&w[m * TAPS + t], m + t > 0"),
     "load_image": ("fp32", "start_copy(&x[k], &from[k], true)", "start_copy(&x[k], &from[k], k + 1 < X::SIZE)"),
-    "store_image": ("fp32", "for (int k = thread(); k < X::SIZE; k += T) to[k] = x[k];",
-                    "for (int k = thread(); k < X::SIZE - 1; k += T) to[k] = x[k];"),
-    "copy": ("fp32", "k < X::SIZE; k += T) y[k] = x[k];", "k < X::SIZE - 1; k += T) y[k] = x[k];", "region_step"),
+    "store_image": ("fp32", "each<X::SIZE>([&](int k) { to[k]", "each<X::SIZE - 1>([&](int k) { to[k]"),
+    "copy": ("fp32", "each<X::SIZE>([&](int k) { y[k] = x[k]", "each<X::SIZE - 1>([&](int k) { y[k] = x[k]",
+             "region_step"),
     "conv, a row too few": (
         "fp32", "r < KH + TH - 1; ++r) {\n                if (BEYOND",
         "r < KH + TH - 2; ++r) {\n                if (BEYOND"),
@@ -344,16 +344,15 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "region_step"),
     "avg_pool_grad, columns": (
         "fp32", "REAL g = gy[k] * (REAL)(1.0 / (KH * KW));",
-        "if (j == 0) continue;\n        REAL g = gy[k] * (REAL)(1.0 / (KH * KW));"),
+        "if (j == 0) return;\n        REAL g = gy[k] * (REAL)(1.0 / (KH * KW));"),
     "activate": (
-        "fp32", "k < X::SIZE; k += T) y[k] = ACTIVATE::value(x[k]);",
-        "k < X::SIZE - 1; k += T) y[k] = ACTIVATE::value(x[k]);", "region_step"),
+        "fp32", "each<X::SIZE>([&](int k) { y[k] = ACTIVATE::value(x[k]);",
+        "each<X::SIZE - 1>([&](int k) { y[k] = ACTIVATE::value(x[k]);", "region_step"),
     "activate_grad": (
-        "fp32", "k < G::SIZE; k += T) gx[k] = ACTIVATE::grad(gy[k], y[k]);",
-        "k < G::SIZE - 1; k += T) gx[k] = ACTIVATE::grad(gy[k], y[k]);"),
+        "fp32", "each<G::SIZE>([&](int k) { gx[k] = ACTIVATE::grad(gy[k], y[k]);",
+        "each<G::SIZE - 1>([&](int k) { gx[k] = ACTIVATE::grad(gy[k], y[k]);"),
     "load_rows": (
-        "fp32", "for (int i = thread() * V; i < STAGED * IN; i += T * V)",
-        "for (int i = thread() * V; i < STAGED * IN - 4; i += T * V)"),
+        "fp32", "SIZE = STAGED * IN;", "SIZE = STAGED * IN - 4;"),
     "linear": (
         "fp32", "bias = team ? (REAL)0 : b[begin + imin(o + r, COUNT - 1)];",
         "bias = b[begin + imin(o + r, COUNT - 1)];"),

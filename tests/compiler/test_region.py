@@ -218,7 +218,7 @@ def test_what_has_no_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # A net, the threads' share of a multiprocessor, and how many registers may be stored and loaded: one or two of the 96
-# that are left to each of 640 threads, or of two times 320.
+# that are left to each of 640 threads, or of the 80 to each of two times 384.
 REGISTERS = [("lenet5", "SHARING", 0), ("lenet5", "WHOLE", 0), ("lenet5", "HALF", 0), ("padded, odd sizes", "WHOLE", 8),
              ("krizhevsky2009's end", "WHOLE", 0)]
 
@@ -324,7 +324,7 @@ def test_barriers_stand_between_what_writes_and_what_reads(monkeypatch: pytest.M
     first = next(i for i, line in enumerate(lines) if line.startswith("load_image"))
     assert lines[first - 1] == "__syncthreads();"
     assert lines[first + 1:first + 8] == [
-        "end_copies();", "if (first) {", "load_rows(w9);", "load_rows(w13);", "end_copies();", "}",
+        "end_copies();", "if (first) {", "load_rows(w9, arrived);", "load_rows(w13, arrived);", "end_copies();", "}",
         "first ? await_copies<1>() : await_copies<0>();"]
     assert lines[first + 8] == "__syncthreads();"
     assert of["conv"] == first + 9

@@ -521,7 +521,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         f"    {BARRIER}  // whoever reads the values of an earlier call is done", "",
         lambda: primitives.cross_entropy_of_any_size(3, 1500), "[Nn]ot equal"),
     "no barrier between steps of an image": (
-        f"    {BARRIER}\n    for (int k = thread(); k < IN; k += T) {{", "    for (int k = thread(); k < IN; k += T) {",
+        f"    {BARRIER}\n    each<IN>(", "    each<IN>(",
         region_step("lenet5"), "[Nn]ot equal"),
     "copies that nobody awaits": (
         f"await_copies<0>();\n        {BARRIER}\n        int items", f"{BARRIER}\n        int items",

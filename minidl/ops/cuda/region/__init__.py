@@ -30,8 +30,8 @@ class Size(NamedTuple):
     images: int                            # one after the other, up to which other kernels are not faster
 
 
-WHOLE, HALF = Size(1, 640, 640, 8), Size(2, 320, 320, 12)        # of a multiprocessor
-SHARING = Size(2, 320, 640, 8)              # so that other threads' blocks have the other half: the same sums as WHOLE
+WHOLE, HALF = Size(1, 640, 640, 8), Size(2, 384, 384, 12)        # of a multiprocessor
+SHARING = Size(2, 384, 640, 8)              # so that other threads' blocks have the other half: the same sums as WHOLE
 
 
 def constants(threads: int) -> tuple[launch.Constant, ...]:

@@ -14,6 +14,7 @@ TALL, WIDE = 16, 32                        # rows and columns of a block's tile,
 READS_ROWS = ("linear", "linear_grad_x")   # functions that read weights
 MAX_WEIGHTS = 80_000                       # numbers of all linear layers: each block reads them all
 SHARED = ("extern __shared__ __align__(16) unsigned char bytes[];", "REAL* shared = (REAL*)bytes;")
+ARRIVED = 4                                # numbers, where it is counted which rows of weights have arrived
 MAX_ARRAYS = 400                           # that a kernel takes, 8 bytes each of 4 KiB
 
 
@@ -128,10 +129,14 @@ def _memory(s: Source, places: dict[Value, range], most: int) -> tuple[list[str]
         at += -(-count // 4) * 4
     rows = []
     for value, (tall, wide) in s.rows.items():
-        near = max(0, min(tall, (most - at) // wide)) if s.filters and wide % 4 == 0 else 0
+        near = max(0, min(tall, (most - ARRIVED - at) // wide)) if s.filters and wide % 4 == 0 else 0
         head.append(f"Rows<{wide}, {near}> w{value.number} = {{shared + {at}, a{value.number}}};")
-        rows += [f"load_rows(w{value.number});"] if near else []
+        rows += [f"load_rows(w{value.number}, arrived);"] if near else []
         at += near * wide
+    if rows:
+        head += [f"unsigned long long* arrived = (unsigned long long*)(shared + {at});",
+                 f"start_rows<{len(rows)}>(arrived);"]
+        at += ARRIVED
     head += zeros
     head += [f"load_filters<{count}, {taps}>(f{value.number}, a{value.number});"
              for value, (count, taps) in s.filters.items()]
@@ -207,7 +212,7 @@ def _step(s: Source, blocks: int, most: int,
             fresh = [v for v in line.writes if s.root(v) not in made and not s.layouts[v].partly]
             body += [f"unwritten({', '.join(f'v{v.number}' for v in fresh)});"] if fresh else []
             reads_first = not waited and line.function in READS_ROWS
-            body += ["await_copies<0>();"] if reads_first else []
+            body += ["await_rows(arrived);"] if reads_first else []
             body += barriers.before(line, reads_first)
             waited |= reads_first
         made |= set(map(s.root, line.writes))

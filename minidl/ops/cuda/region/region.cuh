@@ -50,6 +50,14 @@ struct Zeros {
     __device__ __forceinline__ REAL operator[](int) const { return 0; }
 };
 
+// f(k) for each k below SIZE, which the threads share out.
+template <int SIZE, class F> __device__ __forceinline__ void each(F f) {
+    constexpr int ROUNDS = (SIZE + T - 1) / T, UNROLL = ROUNDS < 16 ? ROUNDS : 4;
+#pragma unroll(UNROLL)
+    for (int round = 0; round < ROUNDS; ++round)
+        if (thread() + round * T < SIZE) f(thread() + round * T);
+}
+
 struct identity {
     static __device__ __forceinline__ REAL value(REAL x) { return x; }
     static __device__ __forceinline__ REAL grad(REAL gy, REAL) { return gy; }
@@ -131,17 +139,15 @@ template <int MAPS, int TAPS> __device__ __forceinline__ void load_filters(REAL*
 
 // An image; it arrives as filters do.
 template <class X> __device__ __forceinline__ void load_image(const X x, const REAL* from) {
-    constexpr int PER_THREAD = (X::SIZE + T - 1) / T, UNROLL = PER_THREAD < 16 ? PER_THREAD : 4;
-#pragma unroll(UNROLL)
-    for (int k = thread(); k < X::SIZE; k += T) start_copy(&x[k], &from[k], true);
+    each<X::SIZE>([&](int k) { start_copy(&x[k], &from[k], true); });
 }
 
 template <class X> __device__ __forceinline__ void store_image(REAL* to, const X x) {
-    for (int k = thread(); k < X::SIZE; k += T) to[k] = x[k];
+    each<X::SIZE>([&](int k) { to[k] = x[k]; });
 }
 
 template <class X, class Y> __device__ __forceinline__ void copy(const X x, const Y y) {
-    for (int k = thread(); k < X::SIZE; k += T) y[k] = x[k];
+    each<X::SIZE>([&](int k) { y[k] = x[k]; });
 }
 
 // ---------------------------------------------------------------- convolution, stride 1
@@ -217,14 +223,14 @@ __device__ __forceinline__ void conv(const X x, const REAL* filters, const B b, 
 template <class ACTIVATE, int TH, int TW, int M, int TEAMS, int STRIDE, class Y, class B>
 __device__ __forceinline__ void conv_total(const REAL* scratch, const B b, const Y y) {
     constexpr int ACROSS = (Y::W + TW - 1) / TW, TILES = ACROSS * ((Y::H + TH - 1) / TH), TILE = TH * TW;
-    for (int k = thread(); k < Y::SIZE; k += T) {
+    each<Y::SIZE>([&](int k) {
         int m = k / (Y::H * Y::W), i = k / Y::W % Y::H, j = k % Y::W;
         int item = m / M * TILES + i / TH * ACROSS + j / TW, e = i % TH * TW + j % TW;
         REAL total = b[m];
 #pragma unroll
         for (int team = 0; team < TEAMS; ++team) total += scratch[((team * M + m % M) * TILE + e) * STRIDE + item];
         y[k] = ACTIVATE::value(total);
-    }
+    });
 }
 
 // part (maps of gy, planes of x, KH, KW): set for a block's first image, added to for its later ones. A thread owns a
@@ -300,46 +306,46 @@ __device__ __forceinline__ void conv_grad_b(const G gy, REAL* part, bool first, 
 
 // A part (SIZE) of what the teams of conv_grad_w or conv_grad_b left.
 template <int SIZE, int TEAMS> __device__ __forceinline__ void part_total(const REAL* scratch, REAL* part, bool first) {
-    for (int k = thread(); k < SIZE; k += T) {
+    each<SIZE>([&](int k) {
         REAL total = first ? (REAL)0 : part[k];
 #pragma unroll 8
         for (int team = 0; team < TEAMS; ++team) total += scratch[team * SIZE + k];
         part[k] = total;
-    }
+    });
 }
 
 // ---------------------------------------------------------------- pooling and activation
 template <int KH, int KW, int SH, int SW, class X, class Y>
 __device__ __forceinline__ void avg_pool(const X x, const Y y) {
-    for (int k = thread(); k < Y::SIZE; k += T) {
+    each<Y::SIZE>([&](int k) {
         int c = k / (Y::H * Y::W), i = k / Y::W % Y::H * SH, j = k % Y::W * SW;
         REAL sum = 0;
 #pragma unroll
         for (int e = 0; e < KH * KW; ++e) sum += *x.at(c, i + e / KW, j + e % KW);
         y[k] = sum * (REAL)(1.0 / (KH * KW));
-    }
+    });
 }
 
 // The gradient of windows that do not overlap, through an activation that gave y. A thread owns windows. Outside the
 // windows gx is not written: the kernel clears it once, and it stays zero.
 template <class ACTIVATE, int KH, int KW, class G, class Y, class X>
 __device__ __forceinline__ void avg_pool_grad(const G gy, const Y y, const X gx) {
-    for (int k = thread(); k < G::SIZE; k += T) {
+    each<G::SIZE>([&](int k) {
         int c = k / (G::H * G::W), i = k / G::W % G::H * KH, j = k % G::W * KW;
         REAL g = gy[k] * (REAL)(1.0 / (KH * KW));
 #pragma unroll
         for (int e = 0; e < KH * KW; ++e)
             *gx.at(c, i + e / KW, j + e % KW) = ACTIVATE::grad(g, *y.at(c, i + e / KW, j + e % KW));
-    }
+    });
 }
 
 template <class ACTIVATE, class X, class Y> __device__ __forceinline__ void activate(const X x, const Y y) {
-    for (int k = thread(); k < X::SIZE; k += T) y[k] = ACTIVATE::value(x[k]);
+    each<X::SIZE>([&](int k) { y[k] = ACTIVATE::value(x[k]); });
 }
 
 template <class ACTIVATE, class G, class Y, class X>
 __device__ __forceinline__ void activate_grad(const G gy, const Y y, const X gx) {
-    for (int k = thread(); k < G::SIZE; k += T) gx[k] = ACTIVATE::grad(gy[k], y[k]);
+    each<G::SIZE>([&](int k) { gx[k] = ACTIVATE::grad(gy[k], y[k]); });
 }
 
 // ---------------------------------------------------------------- linear
@@ -350,11 +356,44 @@ template <int IN_, int STAGED_> struct Rows {
     const REAL* far;
 };
 
-// They arrive as filters do.
-template <int IN, int STAGED> __device__ __forceinline__ void load_rows(const Rows<IN, STAGED> w) {
-    constexpr int V = IN % 4 == 0 ? 4 : 1;
-    for (int i = thread() * V; i < STAGED * IN; i += T * V)
-        start_copy((Pack<V>*)(w.near + i), (const Pack<V>*)(w.far + i), true);
+// From compute capability 9.0 on the hardware copies them, which one thread starts: COUNT copies, counted in shared memory.
+// Elsewhere they arrive as filters do.
+template <int COUNT> __device__ __forceinline__ void start_rows(unsigned long long* arrived) {
+#if __CUDA_ARCH__ >= 900
+    unsigned barrier = (unsigned)__cvta_generic_to_shared(arrived);
+    if (thread() == 0)
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1; fence.mbarrier_init.release.cluster;" ::"r"(barrier), "n"(COUNT)
+                     : "memory");
+#endif
+}
+
+template <int IN, int STAGED>
+__device__ __forceinline__ void load_rows(const Rows<IN, STAGED> w, unsigned long long* arrived) {
+    constexpr int SIZE = STAGED * IN;
+#if __CUDA_ARCH__ >= 900
+    unsigned to = (unsigned)__cvta_generic_to_shared(w.near), barrier = (unsigned)__cvta_generic_to_shared(arrived);
+    if (thread() == 0)
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%3], %2;\n\t"
+                     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                     "l"(w.far), "n"(SIZE * (int)sizeof(REAL)), "r"(barrier)
+                     : "memory");
+#else
+    for (int i = thread() * 4; i < SIZE; i += T * 4)
+        start_copy((Pack<4>*)(w.near + i), (const Pack<4>*)(w.far + i), true);
+#endif
+}
+
+// Before a barrier.
+__device__ __forceinline__ void await_rows(unsigned long long* arrived) {
+#if __CUDA_ARCH__ >= 900
+    unsigned barrier = (unsigned)__cvta_generic_to_shared(arrived);
+    int over = 0;
+    while (!over)
+        asm volatile("{.reg .pred over;\n\tmbarrier.try_wait.parity.shared::cta.b64 over, [%1], 0;\n\t"
+                     "selp.b32 %0, 1, 0, over;}" : "=r"(over) : "r"(barrier) : "memory");
+#else
+    await_copies<0>();
+#endif
 }
 
 // COUNT outputs of linear from `begin` on, whose rows of weights are in one memory, from w on. A warp owns ROWS of them
@@ -432,12 +471,12 @@ __device__ __forceinline__ void linear_grad_x(const G gy, const W w, const Y y, 
         *(Pack<V>*)&scratch[team * IN + k] = sum;
     }
     __syncthreads();
-    for (int k = thread(); k < IN; k += T) {
+    each<IN>([&](int k) {
         REAL total = 0;
 #pragma unroll 8
         for (int team = 0; team < TEAMS; ++team) total += scratch[team * IN + k];
         gx[k] = ACTIVATE::grad(total, y[k]);
-    }
+    });
 }
 
 // ---------------------------------------------------------------- loss
