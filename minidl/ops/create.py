@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..core import rng
-from ..core.device import DType, is_array, lends_memory, to_device
+from ..core.device import DType, is_array, lends_memory, no_flags, to_device
 from ..core.mode import mode
 from ..core.tensor import Tensor
 from .common.backend import primitives_of
@@ -109,6 +109,7 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: DT
     >>> arange(3).tolist(), arange(1, 2, 0.5).tolist()
     ([0, 1, 2], [1.0, 1.5])
     """
+    no_flags("arange", start=start, end=end, step=step)
     if step == 0:
         raise ValueError(f"arange: step is {step!r} but must be a number above or below 0")
     values = np.arange(0, start, step) if end is None else np.arange(start, end, step)
@@ -117,6 +118,7 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: DT
 
 def linspace(start: float, end: float, steps: int, *, dtype: DType = np.float32, device: str | None = None) -> Tensor:
     """`steps` values from start to end, both included, at equal distances."""
+    no_flags("linspace", start=start, end=end)
     _int("linspace", "steps", steps, 0)
     return _constant(np.linspace(start, end, steps, dtype=dtype), device)
 

@@ -385,6 +385,14 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "select by a slice": (lambda: zeros(2, 3).select(0, slice(1)), TypeError, r"select: index is slice\(None, 1"),
     "stack": (lambda: ops.stack([zeros(2), zeros(3)]), ValueError,
               r"stack: got Tensors of shapes \(2,\), \(3,\); give at least 1, all of one shape"),
+    **{f"{join.__name__} of {given!r}": (
+        (lambda join=join, given=given: join(given)), TypeError,
+        f"{join.__name__}: an input is a {kind} but must be a Tensor; wrap it in")
+       for join in (ops.stack, ops.concatenate)
+       for given, kind in ((5, "builtins.int"), ([zeros(2), "a"], "builtins.str"), ([np.ones(2)], "numpy.ndarray"))},
+    "linspace from a flag": (lambda: minidl.linspace(True, 2, 3), ValueError,
+                             "linspace: start is True but must be a number; a flag goes by its name"),
+    "arange of a flag": (lambda: minidl.arange(0, True), ValueError, "arange: end is True but must be a number; a"),
     "stack of none": (lambda: ops.stack([]), ValueError, "stack: got Tensors of shapes none; give at least 1"),
     "randint of a fraction": (lambda: minidl.randint(0, 2.5, (3,)), ValueError,  # type: ignore[arg-type]
                               "randint: high is 2.5 but must be an int of at least 1"),

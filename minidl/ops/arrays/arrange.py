@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from ...core.mode import mode
 from ...core.tensor import Tensor, wrap
 from ..common.backend import backend_of
 from ..common.geometry import is_int
-from ..common.op import also, op
+from ..common.op import _number, also, op
 from ..common.primitives import Index
 from ..layers.activation import one_axis
 from .basic import Axis, _axes
@@ -43,6 +43,15 @@ def _concatenate(k, *xs: Tensor, axis: int):
     return k.concatenate(xs, axis), backward
 
 
+def _inputs(name: str, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Tensors, or the rows of one. Raises TypeError for anything else."""
+    found = tuple(tensors) if isinstance(tensors, Iterable) else (tensors,)
+    for t in found:
+        if not isinstance(t, Tensor):
+            _number(name, t, numbers=False)
+    return found
+
+
 @also
 def concatenate(tensors: list[Tensor] | tuple[Tensor, ...], axis: int = 0) -> Tensor:
     """Join Tensors along an existing axis. Raises ValueError if another size differs or no Tensor is given.
@@ -50,7 +59,7 @@ def concatenate(tensors: list[Tensor] | tuple[Tensor, ...], axis: int = 0) -> Te
     >>> concatenate([Tensor([1.0]), Tensor([2.0, 3.0])]).tolist()
     [1.0, 2.0, 3.0]
     """
-    tensors = tuple(tensors)
+    tensors = _inputs("concatenate", tensors)
     if not tensors:
         raise ValueError("concatenate: got 0 Tensors but needs at least 1")
     return _concatenate(*tensors, axis=axis)
@@ -202,7 +211,7 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     >>> stack([Tensor([1.0, 2.0]), Tensor([3.0, 4.0])], axis=1).tolist()
     [[1.0, 3.0], [2.0, 4.0]]
     """
-    tensors = tuple(tensors)
+    tensors = _inputs("stack", tensors)
     shapes = [t.shape for t in tensors]
     if len(set(shapes)) != 1:
         raise ValueError(f"stack: got Tensors of shapes {', '.join(map(str, shapes)) or 'none'}; give at least 1, all "
