@@ -181,6 +181,9 @@ def test_every_primitive_of_regions_has_its_lines() -> None:
 REFUSED: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
     "doubles": (lenet, (1, 32, 32), {"dtype": "float64"}),
     "a stride": (lambda: small(nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(18, 10)), (1, 8, 8), {}),
+    "a stride that leaves one output, behind padding": (
+        lambda: small(nn.Conv2d(2, 3, 4, stride=2, padding=((1, 0), (0, 0))), nn.Tanh(), nn.Flatten(), nn.Linear(3, 10)),
+        (2, 4, 4), {}),
     "filters of many taps": (lambda: small(nn.Conv2d(1, 2, 7), nn.Flatten(), nn.Linear(18, 10)), (1, 9, 9), {}),
     "windows that overlap": (lambda: small(nn.Conv2d(1, 2, 3), nn.AvgPool2d(2, stride=1), nn.Flatten(),
                                            nn.Linear(50, 10)), (1, 8, 8), {}),

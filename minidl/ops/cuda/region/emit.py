@@ -145,23 +145,19 @@ def _memory(s: Source, places: dict[Value, range], most: int) -> tuple[list[str]
 
 
 def ordered(s: Source) -> list[Line]:
-    """The lines, and those that store values of images, in an order with few barriers: as early as no other line must
-    come before, where they need no barrier."""
-    waiting, ordered = list[Line](), list[Line]()
+    """The lines, and those that store values of images, in an order with few barriers: behind each all those whose
+    inputs are there. A value is written by one line alone, before all that read it."""
+    waiting, found = list[Line](), list[Line]()
     for line in s.lines:
         waiting += [line, *(Line("store_image", f"(o{v.number} + image * {s.size(v)}, v{v.number})", (v,))
                             for v in line.writes if v in s.stored)]
     while waiting:
-        read, written, later = set[Value](), set[Value](), list[Line]()     # since the last barrier, or by lines behind
+        written, later = set[Value](), list[Line]()    # since the last barrier, or by lines that were put off
         for line in waiting:
-            if written.isdisjoint((*line.reads, *line.writes)) and read.isdisjoint(line.writes):
-                ordered.append(line)
-            else:
-                later.append(line)
-            read |= {*line.reads}
+            (found if written.isdisjoint(line.reads) else later).append(line)
             written |= {*line.writes}
         waiting = later
-    return ordered
+    return found
 
 
 class Barriers:

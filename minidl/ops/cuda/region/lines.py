@@ -15,9 +15,9 @@ from ...common.geometry import ConvGeometry
 from ...common.region import Region, Step, Value
 
 MAPS = 2                                   # of a thread, in convolutions of several planes and in gradients of filters
-WARPS = 2                                  # that a scheduler takes in the time of one
+AT_ONCE = 2                                # warps that a scheduler takes in the time of one
 WHOLE_ROW = 16                             # as many outputs as a thread computes of one row
-MAX_TAPS = 36                              # of a filter, which a thread keeps in registers
+MAX_TAPS = 36                              # of a filter: a thread may keep all of them in registers
 NULL, NONE = "(REAL*)0", "Zeros()"         # no memory, and no bias
 
 
@@ -60,8 +60,8 @@ class Layout:
     dense: bool = False                    # a function reads it as one row
     partly: bool = False                   # the function that writes it leaves zeros as they are
     left: int = 0
-    right: int = 0                         # columns that are read, counted from the first value
-    fours: bool = False                    # rows begin at a multiple of four numbers, all equally far apart
+    right: int = 0                         # columns that are read and used, counted from the first value
+    fours: bool = False                    # whole rows are read by fours: rows are equally far apart, if not dense
     reads: list[list[Place]] = field(default_factory=list)     # where a warp's lanes read four numbers each
 
     @property
@@ -208,9 +208,9 @@ class Source:
 
     def teams(self, items: int, most: int) -> int:
         """How many teams of threads share out sums: `items` sums in all, each of `most` terms. The fewest that leave
-        the busiest of a multiprocessor's four schedulers, which takes WARPS at once, as little to do."""
+        the busiest of a multiprocessor's four schedulers as little to do."""
         return min(range(1, max(1, min(self.shares // items, most)) + 1),
-                   key=lambda teams: max(-(-items * teams // 128), WARPS) * -(-most // teams))
+                   key=lambda teams: max(-(-items * teams // 128), AT_ONCE) * -(-most // teams))
 
 
 def _word(a: Value | str) -> str:
@@ -227,10 +227,10 @@ def _array(value: Value | None) -> str:
 
 # ---------------------------------------------------------------- convolution
 def _whole(g: ConvGeometry) -> bool:
-    """Whether the filters cover the whole image: a linear layer."""
+    """Whether the filters cover the whole image: a linear layer. With padding a stride may leave one output, too."""
     if not g.dense:
         raise Refused
-    return (g.oh, g.ow) == (1, 1) and (g.kh, g.kw) == (g.h, g.w)
+    return (g.oh, g.ow) == (1, 1) and (g.kh, g.kw) == (g.h, g.w) and g.top == g.left == 0
 
 
 def _convolved(s: Source, x: Value, w: Value, b: Value | None, y: Value, act: str | None, g: ConvGeometry,
@@ -255,10 +255,10 @@ def _convolved(s: Source, x: Value, w: Value, b: Value | None, y: Value, act: st
     maps = min(MAPS, out.c) if source.c > 1 else 1
     items = down * across * -(-out.c // maps)
     teams, bias = s.teams(items, source.c), s.bias(b)
-    apart = items | 1 if rows else items + -items % 32 + 4     # so that conv_total reads from different banks
-    tile = f"{tall}, {wide}, {maps}, {teams}, {apart}"
+    stride = items | 1 if rows else items + -items % 32 + 4    # so that conv_total reads from different banks
+    tile = f"{tall}, {wide}, {maps}, {teams}, {stride}"
     s.shared_out("conv", f"{_act(act)}, {g.kh}, {g.kw}, {top}, {left}, {str(mirror).lower()}, {tile}",
-                 (x, f"f{w.number}", bias, y), y, items, teams, tall * wide * maps * apart * teams,
+                 (x, f"f{w.number}", bias, y), y, items, teams, tall * wide * maps * stride * teams,
                  "conv_total", f"<{_act(act)}, {tile}>({{}}, {bias}, {_word(y)})")
 
 

@@ -13,7 +13,7 @@ constexpr int T = THREADS_PER_BLOCK, WARPS = T / 32;
 static_assert(T % 32 == 0, "THREADS_PER_BLOCK must be a multiple of a warp's 32 threads");
 
 // C planes of H x W, each PLANE numbers, in rows of PW with LEFT columns before it, and SKEW more numbers behind every
-// second row. Columns that are read but have no value hold zeros.
+// second row. Columns that are read but have no value hold zeros, or are not used.
 template <int C_, int H_, int W_, int LEFT_, int PW_, int SKEW_, int PLANE_> struct Planes {
     static constexpr int C = C_, H = H_, W = W_, LEFT = LEFT_, PW = PW_, SKEW = SKEW_, PLANE = PLANE_, SIZE = C * H * W;
     static constexpr bool DENSE = PLANE == H * W;
