@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 import re
 from typing import Any
 
@@ -182,8 +183,8 @@ REFUSED: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
     "doubles": (lenet, (1, 32, 32), {"dtype": "float64"}),
     "a stride": (lambda: small(nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(18, 10)), (1, 8, 8), {}),
     "a stride that leaves one output, behind padding": (
-        lambda: small(nn.Conv2d(2, 3, 4, stride=2, padding=((1, 0), (0, 0))), nn.Tanh(), nn.Flatten(), nn.Linear(3, 10)),
-        (2, 4, 4), {}),
+        lambda: small(nn.Conv2d(2, 3, 4, stride=2, padding=((1, 0), (0, 0))), nn.Tanh(), nn.Flatten(),
+                      nn.Linear(3, 10)), (2, 4, 4), {}),
     "filters of many taps": (lambda: small(nn.Conv2d(1, 2, 7), nn.Flatten(), nn.Linear(18, 10)), (1, 9, 9), {}),
     "windows that overlap": (lambda: small(nn.Conv2d(1, 2, 3), nn.AvgPool2d(2, stride=1), nn.Flatten(),
                                            nn.Linear(50, 10)), (1, 8, 8), {}),
@@ -320,6 +321,12 @@ def test_barriers_stand_between_what_writes_and_what_reads(monkeypatch: pytest.M
     emitted = emit(region, 3, 640, SHARED // 4)
     assert emitted is not None
     lines = [line.strip() for line in emitted.text.splitlines() if "unwritten" not in line]
+    at = {name: int(begin) for name, begin in re.findall(r"(\w+) = [{(].*shared \+ (\d+)", emitted.text)}
+    rows = {name: math.prod(map(int, sizes)) for *sizes, name in re.findall(r"Rows<(\d+), (\d+)> (\w+)", emitted.text)}
+    staged = [name for name, size in rows.items() if size]
+    assert f"start_rows<{len(staged)}>(arrived);" in lines                 # behind all rows, and of the block
+    assert at["arrived"] == max(at[name] + rows[name] for name in staged) == emitted.shared - 4
+    assert at["arrived"] % 4 == 0
     of = {line.partition("<")[0]: i for i, line in reversed([*enumerate(lines)])}
     mirrored = next(i for i, line in enumerate(lines) if "true, 1, 14, 2" in line)
     assert [line.partition("<")[0] for line in lines[mirrored - 1:mirrored + 5]] == [

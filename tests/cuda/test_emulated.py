@@ -59,8 +59,10 @@ from minidl.lab.emulator import Memory, own, translated
 from minidl.ops import cuda
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
+from minidl.ops.cuda import region as generated
 from minidl.ops.cuda.reduce import teams
 from minidl.ops.cuda.region import lines
+from minidl.ops.cuda.region.emit import Barriers
 
 pytestmark = [pytest.mark.usefixtures("fp32"), needs_compiler]
 FLOAT = np.float32
@@ -421,6 +423,45 @@ def test_a_gradient_that_is_not_written_whole_is_seen(over: bool, seen: str, emu
         regions.outputs_are_those_of_the_steps("windows that leave a column", 6)
 
 
+@pytest.fixture
+def unpoisoned(emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Generated kernels as a GPU has them: filling values with NaN takes barriers, behind which none is missed."""
+    made = generated.constants
+    monkeypatch.setattr(generated, "constants", lambda threads: (*made(threads), ("UNPOISONED", 1)))
+    generated._generated.cache_clear()
+    yield
+    generated._generated.cache_clear()
+
+
+@pytest.mark.parametrize("name", tiered(regions.NETS, slow=3))
+def test_regions_with_the_barriers_of_a_gpu(name: str, unpoisoned: None) -> None:
+    """Of more images than blocks."""
+    regions.outputs_are_those_of_the_steps(name, 10)
+
+
+@pytest.mark.parametrize("function", tiered(["conv", "avg_pool", "conv_total"], slow=3))
+def test_a_barrier_that_the_generator_leaves_out_is_seen(function: str, unpoisoned: None,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a function's lines."""
+    before = Barriers.before
+
+    def without(self: Barriers, line: lines.Line, needed: bool = False) -> list[str]:
+        return before(self, line, needed)[-1 if line.function == function and not needed else 0:]
+    monkeypatch.setattr(Barriers, "before", without)
+    with pytest.raises(AssertionError, match=r"[Nn]ot equal"):
+        regions.outputs_are_those_of_the_steps("lenet5", 10)
+
+
+def test_later_images_are_awaited(unpoisoned: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block's second image is copied as its first one is."""
+    emit = sys.modules[Barriers.__module__]
+    arrived = emit._arrived
+    monkeypatch.setattr(emit, "_arrived", lambda rows: [
+        text.replace(": await_copies<0>()", ": end_copies()") for text in arrived(rows)])
+    with pytest.raises(AssertionError, match=r"[Nn]ot equal"):
+        regions.outputs_are_those_of_the_steps("lenet5", 10)
+
+
 def test_launches_are_told_apart() -> None:
     assert len(EMULATED) == sum(each.emulated for rows in LAUNCHES.values() for each in rows)
 
@@ -443,7 +484,7 @@ def convolution(at: int, *names: str) -> Check:
     return lambda: convolve(*CONVOLUTIONS[at][:4], names)
 
 
-def region_step(name: str, n: int = 6) -> Check:
+def region_step(name: str, n: int = 10) -> Check:
     return lambda: regions.outputs_are_those_of_the_steps(name, n)
 
 

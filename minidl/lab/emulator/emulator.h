@@ -4,7 +4,9 @@
 // them: Pack and start_copy check the alignment that vector accesses need, and copies arrive when they are awaited.
 #include "standard.h"
 
+#ifndef UNPOISONED                                       // with more barriers, which hide that others lack
 #define POISON                                           // generated kernels forget what an image left
+#endif
 #ifndef REAL
 #define REAL float
 #endif
