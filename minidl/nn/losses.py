@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 
 from .. import ops
@@ -21,7 +23,13 @@ class _Loss(Module):
         self.reduction = reduction
 
     def extra_repr(self) -> str:
-        return f"reduction={self.reduction!r}"
+        """The reduction, and the other options that are set: files of a sweep tell losses apart by them."""
+        facts = [f"reduction={self.reduction!r}"]
+        for name, option in inspect.signature(type(self)).parameters.items():
+            value = getattr(self, name, None)
+            if name != "reduction" and repr(value) != repr(option.default):
+                facts.append(f"{name}={value.tolist() if isinstance(value, Tensor) else value!r}")
+        return ", ".join(facts)
 
 
 class CrossEntropyLoss(_Loss):

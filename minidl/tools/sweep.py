@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,6 +74,12 @@ def text(value: object) -> Any:
     if value is None or type(value) in PLAIN:
         return value
     return getattr(value, "__name__", re.sub(r" at 0x\w+", "", str(value)))
+
+
+def _known_by(value: object) -> Any:
+    """As text, and of a function of Python also what it keeps, such as the numbers of `optim.step(10, 0.1)`."""
+    kept = inspect.getclosurevars(value).nonlocals if inspect.isfunction(value) else {}
+    return f"{text(value)}({', '.join(f'{name}={text(kept[name])}' for name in sorted(kept))})" if kept else text(value)
 
 
 # ---------------------------------------------------------------- the nets of a folder
@@ -159,14 +165,19 @@ def _kept(nets: Sequence[Net], told: str, folder: Path) -> dict[str, Outcome]:
     there, here = read_config(folder / FILE), json.loads(told)
     warn_of_change(folder / FILE, there.get("code"), here.pop("code"))
     wrong = differences(there.get("data"), here.pop("data"))
-    wrong += [f"{name} {short(there.get(name), 120)} there but {short(here[name], 120)} here" for name in here
-              if there.get(name) != here[name]]
+    fixed, given = there.get("fixed") or {}, here.pop("fixed", {})
+    wrong += [*_unlike(there, here, here), *_unlike(fixed, given, fixed | given)]
     if wrong:
         raise ValueError(f"sweep: {folder} has other nets, or other data: {'; '.join(wrong)}; name another folder, or "
                          "give what it began with")
     rows = read_metrics(folder, ROWS) if (folder / ROWS).exists() else []
     kept = {row["net"]: ("diverged", row["why"]) for row in rows if row.get("state") == "diverged"}
     return kept | {net.name: ("finished", "") for net in nets if (folder / net.name / "weights.h5").exists()}
+
+
+def _unlike(there: dict[str, Any], here: dict[str, Any], names: Iterable[str]) -> list[str]:
+    return [f"{name} {short(there.get(name), 120)} there but {short(here.get(name), 120)} here" for name in names
+            if there.get(name) != here.get(name)]
 
 
 def _row(net: Net, folder: Path, state: str, why: str) -> Row:
@@ -416,10 +427,12 @@ class _Program(NamedTuple):
     def facts(self) -> dict[str, Any]:
         """What sweep.json says of it, in addition to the nets."""
         model, lists = zoo.find(self.build), self.lists()
-        given = {**self.given, "loss": self.loss, **{f"loader {name}": value for name, value in self.loader.items()}}
+        given = {**self.given, "loss": self.loss, "callbacks": self.callbacks,
+                 **{f"metric {name}": value for name, value in (self.metrics or {}).items()},
+                 **{f"loader {name}": value for name, value in self.loader.items()}}
         return {"program": True, "model": model.name, "code": model.code,
                 "data": of_data(*([self.data] if self.fold is not None else self.data)),
-                "fixed": {name: text(value) for name, value in given.items() if name not in lists}}
+                "fixed": {name: _known_by(value) for name, value in given.items() if name not in lists}}
 
 
 def _split_settings(model: zoo.Model, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -48,7 +48,8 @@ class Diverged(FloatingPointError):
         where = f"diverged in step {step} (epoch {epoch}): " if step else ""
         way_out = ("no rate has changed the net yet; look for NaN and large numbers in the inputs and targets, and in "
                    "the net's parameters") if step == 1 else (
-            "use a smaller learning rate, as one that training.find_rate finds, a warm-up, or clip=1.0")
+            "use a smaller learning rate, as one that training.find_rate finds, a warm-up, or clip=1.0; if the losses "
+            "before did not grow, look for NaN in the inputs and targets")
         super().__init__(f"training: {where}the loss is {loss} (learning rate {lr:g}); {way_out}")
 
 

@@ -27,7 +27,7 @@ import random_sweeps
 from tiers import marks
 
 import minidl
-from minidl import data, nn, training
+from minidl import data, nn, optim, training
 from minidl.ops.cpu import parallel
 from minidl.tools import cli, workers
 from minidl.tools import sweep as sweeps
@@ -565,12 +565,28 @@ def test_a_regression_of_arrays_that_goes_on() -> None:
     with pytest.raises(ValueError, match=r"^sweep: all holds a sweep already"):
         minidl.sweep(build, (x, x[:, :1]), epochs=2, **given)
     for change, said in (({"schedule": "step"}, r"nets \[.*\] there but \[.*\] here"),
-                         ({"batch_size": 8}, r"fixed \{'epochs': 2, .*16.*\} there but .*8.*\} here"),
-                         ({"loss": nn.L1Loss()}, r"fixed .*MSELoss.* there but .*L1Loss.* here"),
-                         ({"loader": {"drop_last": False}}, "fixed .*True.* there but .*False.* here"),
+                         ({"batch_size": 8}, "batch_size 16 there but 8 here"),
+                         ({"loss": nn.L1Loss()}, "loss MSELoss.* there but L1Loss.* here"),
+                         ({"loss": nn.MSELoss(reduction="sum")}, "loss .*'mean'.* there but .*'sum'.* here"),
+                         ({"loss": nn.HuberLoss(delta=2.0)}, "loss .* there but HuberLoss.*delta=2.0.* here"),
+                         ({"metrics": {}}, "metric error <lambda> there but None here"),
+                         ({"callbacks": None}, "callbacks <lambda> there but None here"),
+                         ({"loader": {"drop_last": False}}, "loader drop_last True there but False here"),
                          ({"data": (x, 2 * x[:, :1])}, "training values of array 2 of 2 are '")):
         with pytest.raises(ValueError, match=rf"^sweep: all has other nets, or other data: .*{said}"):
             minidl.sweep(build, **{"data": (x, x[:, :1]), "epochs": 2, **given, **change}, resume=True)
+
+
+def test_a_schedule_of_other_numbers_is_another_sweep() -> None:
+    """And a loss of other options: functions of one name, and layers of one kind."""
+    given: dict[str, Any] = {"epochs": 1, "lr": 0.1, "folder": "all", "workers": 0}
+    losses = nn.CrossEntropyLoss(), nn.CrossEntropyLoss(label_smoothing=0.1)
+    minidl.sweep(build, (digits(), digits()), schedule=optim.step(1, 0.5), loss=losses[0], **given)
+    minidl.sweep(build, (digits(), digits()), schedule=optim.step(1, 0.5), loss=losses[0], resume=True, **given)
+    for schedule, loss, said in ((optim.step(2, 0.5), losses[0], "schedule .*every=1, .* there but .*every=2, .* here"),
+                                 (optim.step(1, 0.5), losses[1], "loss .* there but .*label_smoothing=0.1.* here")):
+        with pytest.raises(ValueError, match=f"^sweep: all has other nets, or other data: {said}"):
+            minidl.sweep(build, (digits(), digits()), schedule=schedule, loss=loss, resume=True, **given)
 
 
 class Counted(nn.Module):

@@ -871,8 +871,8 @@ def test_an_array_takes_no_values_that_the_tape_would_lose() -> None:
 
 # ---------------------------------------------------------------- memory, masks, dtypes of lists
 @pytest.mark.parametrize("call", [
-    lambda x: x.flip(0), lambda x: x.flip((0, 1)), lambda x: x.repeat(1, 1), lambda x: x.repeat(2, 1),
-    lambda x: x[:1].repeat(3, 1), lambda x: x[:, :1].repeat(1, 2),
+    lambda x: x.flip(0), lambda x: x.flip((0, 1)), lambda x: x.flip(()), lambda x: x.repeat(1, 1),
+    lambda x: x.repeat(2, 1), lambda x: x[:1].repeat(3, 1), lambda x: x[:, :1].repeat(1, 2),
     lambda x: ops.pixel_shuffle(x.reshape(1, 1, 2, 3), 1)])
 def test_what_is_no_view_in_pytorch_has_memory_of_its_own(call: Any) -> None:
     """A change of the result would change x, and one of a repeated row all of them."""
@@ -894,6 +894,18 @@ def test_filling_by_a_mask_keeps_the_dtype(values: list[Any], filled: float) -> 
         for _ in range(3):
             y = of(x)
             assert (y.dtype, y.tolist()) == (x.dtype, [filled, *values[1:]])
+
+
+@pytest.mark.parametrize("none", [(), []], ids=str)
+def test_no_axes_are_none_and_not_all(none: Any) -> None:
+    """As a list of axes to flip at random may be empty."""
+    x = Tensor(np.arange(6.0).reshape(1, 2, 3))
+    assert x.flip(none).tolist() == x.flip(*none, 0).tolist() == x.tolist()
+    assert x.flip().tolist() == [[[5, 4, 3], [2, 1, 0]]]
+    with pytest.raises(ValueError, match=r"^transpose: axes \(\) are not a permutation of the 3 axes of shape"):
+        x.transpose(none)
+    assert Tensor(1.0).transpose(none).tolist() == 1
+    assert x.transpose().shape == x.transpose(None).shape == (3, 2, 1)
 
 
 def test_a_selection_by_a_mask_is_one_row() -> None:

@@ -169,7 +169,8 @@ def test_a_run_that_diverges_says_in_which_step(compiled: bool, accumulate: int)
         train.stored[0][...] = x
     with pytest.raises(training.Diverged, match=rf"^training: diverged in step {6 // accumulate + 4 // accumulate} "
                        r"\(epoch 2\): the loss is nan \(learning rate 0.5\); use a smaller learning rate, as one that "
-                       r"training.find_rate finds, a warm-up, or clip=1.0$"):
+                       r"training.find_rate finds, a warm-up, or clip=1.0; if the losses before did not grow, look for "
+                       "NaN in the inputs and targets$"):
         fit(model, sgd(model), train, loader(np.zeros_like(x), y), epochs=3, compiled=compiled, accumulate=accumulate,
             callbacks=poison, **QUIET)
     assert weights(model) != before

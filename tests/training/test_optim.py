@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -104,12 +105,29 @@ def test_lr_can_be_changed_between_steps() -> None:
     params = parameters()
     sgd = optim.SGD([{"params": params[:1], "lr": 0.3}, {"params": params[1:]}], lr=0.1)
     assert sgd.lr == 0.3
-    sgd.lr = 0.05
+    with pytest.warns(UserWarning, match=r"^SGD: lr = 0.05 holds for all 2 groups now, which had 0.3, 0.1; to keep them"):
+        sgd.lr = 0.05
     assert [group["lr"] for group in sgd.groups] == [0.05, 0.05]
     before, grads = [p.numpy().copy() for p in params], gradients(0)
     take_step(sgd, params, grads)
     for p, begin, g in zip(params, before, grads, strict=True):
         np.testing.assert_allclose(p.numpy(), begin - 0.05 * g, rtol=1e-12)
+
+
+def test_a_rate_that_is_halved_for_all_groups_is_said() -> None:
+    """It is the first group's that is read; where groups have one rate, or shall have that of one, nothing is said."""
+    w, b = parameters()[:2]
+    both = optim.Together(optim.SGD([w], lr=0.1), optim.AdamW([b], lr=0.001))
+    with pytest.warns(UserWarning, match=r"^Together: lr = 0.05 holds for all 2 groups now, which had 0.1, 0.001; .* "
+                                         r"for group in opt.groups: group\['lr'\] = \.\.\.$") as said:
+        both.lr *= 0.5
+    assert said[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        both.lr *= 0.5
+        both.groups[0]["lr"] = 0.1
+        both.lr = 0.1
+    assert [group["lr"] for group in both.groups] == [0.1, 0.1]
 
 
 def test_parameters_without_gradient_are_left_alone() -> None:

@@ -516,7 +516,8 @@ BAD_INPUT = {
     "other model": (_other_model, "c1.weight"),
     "output": (_file_as_folder, "run folder: .*cannot be written"),
     "nan": (lambda folder: ["--model", "perceptron", *QUICK, "--lr", "1e38", "--epochs", "9"],
-            r"training: diverged in step \d+ \(epoch 1\): the loss is \S+ \(learning rate 1e\+38\); use a smaller "),
+            r"training: diverged in step \d+ \(epoch 1\): the loss is \S+ \(learning rate 1e\+38\); use a smaller "
+            ".*; if the losses before did not grow, look for NaN in the inputs"),
 }
 
 

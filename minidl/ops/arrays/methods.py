@@ -245,8 +245,8 @@ class Methods(Conversions, Operators):
         return self.swapaxes(-1, -2)
 
     def flip(self: Tensor, *axis: Sizes) -> Tensor:
-        """Reversed along the given axes."""
-        return arrange.flip(self, _sizes(axis) or None)
+        """Reversed along the given axes, or all: .flip(). Along none: .flip(())."""
+        return arrange.flip(self, _sizes(axis) if axis else None)
 
     def contiguous(self: Tensor) -> Tensor:
         """The Tensor itself, which every op accepts in any memory layout."""

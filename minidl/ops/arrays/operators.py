@@ -239,7 +239,7 @@ class Operators:
         """Two axes change places, as in PyTorch; a tuple, or more of them, is the new order of all, as in NumPy."""
         if len(axes) == 2:
             return self.swapaxes(*axes)            # type: ignore[arg-type]  # it refuses what is not an axis
-        return transpose(self, axes=None if axes == (None,) else _sizes(axes) or None)
+        return transpose(self, axes=None if axes in ((), (None,)) else _sizes(axes))
 
     @property
     def T(self: Tensor) -> Tensor:
