@@ -105,7 +105,7 @@ def test_lr_can_be_changed_between_steps() -> None:
     params = parameters()
     sgd = optim.SGD([{"params": params[:1], "lr": 0.3}, {"params": params[1:]}], lr=0.1)
     assert sgd.lr == 0.3
-    with pytest.warns(UserWarning, match=r"^SGD: lr = 0.05 holds for all 2 groups now, which had 0.3, 0.1; to keep them"):
+    with pytest.warns(UserWarning, match=r"^SGD: lr = 0.05 holds for all 2 groups now, which had 0.3, 0.1; to keep"):
         sgd.lr = 0.05
     assert [group["lr"] for group in sgd.groups] == [0.05, 0.05]
     before, grads = [p.numpy().copy() for p in params], gradients(0)
