@@ -263,7 +263,7 @@ def test_values_that_are_needed_at_one_time_are_in_different_places(name: str, m
     values share a place, there is a barrier between their lines."""
     pytest.importorskip("cupy", reason="CuPy is not installed: the generator cannot be imported")
     from minidl.ops.cuda.region import lines
-    from minidl.ops.cuda.region.emit import emit, ordered, placed
+    from minidl.ops.cuda.region.emit import emit, ordered, placed, with_stores
 
     net, shape, options = NETS[name]
     takes = only_linear if name.endswith("end") else lambda region: True
@@ -272,7 +272,7 @@ def test_values_that_are_needed_at_one_time_are_in_different_places(name: str, m
     source = lines.Source(region, 640)
     for step in region.steps:
         getattr(lines, PRIMITIVES[step.primitive].line)(source, step)
-    source.lines = ordered(source)
+    source.lines = ordered(with_stores(source))
     places = placed(source)
     written: dict[Any, int] = {}
     used: dict[Any, int] = {}
@@ -339,6 +339,30 @@ def test_barriers_stand_between_what_writes_and_what_reads(monkeypatch: pytest.M
     assert lines[first + 8] == "__syncthreads();"
     assert of["conv"] == first + 9
     assert not any(a == b == "__syncthreads();" for a, b in itertools.pairwise(lines))
+
+
+def test_a_net_that_fits_in_the_steps_own_order_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few barriers more values are needed at one time."""
+    pytest.importorskip("cupy", reason="CuPy is not installed: the generator cannot be imported")
+    from minidl.ops.cuda.region import lines
+    from minidl.ops.cuda.region.emit import emit, ordered, placed, with_stores
+
+    net = small(nn.Conv2d(1, 1, (2, 6), padding=1), nn.Conv2d(1, 16, (6, 3), padding=((2, 0), (0, 0))), nn.Sigmoid(),
+                nn.Conv2d(16, 2, (5, 4), padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(442, 10))
+    region = region_of(recorded(net, 3, (1, 21, 19))[0], monkeypatch)
+    assert region is not None
+    needed = []                                            # numbers of values, in both orders
+    for order in (ordered, list):
+        source = lines.Source(region, 384)
+        for step in region.steps:
+            getattr(lines, PRIMITIVES[step.primitive].line)(source, step)
+        source.lines = order(with_stores(source))
+        needed.append(max(place.stop for place in placed(source).values()))
+    assert needed[0] > needed[1]
+    assert emit(region, 3, 384, needed[1]) is None         # no room for filters
+    found = emit(region, 3, 384, needed[0])
+    assert found is not None
+    assert found.shared <= needed[0]
 
 
 def test_lines_between_barriers_begin_with_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,13 +144,19 @@ def _memory(s: Source, places: dict[Value, range], most: int) -> tuple[list[str]
     return head, rows, at
 
 
-def ordered(s: Source) -> list[Line]:
-    """The lines, and those that store values of images, in an order with few barriers: behind each all those whose
-    inputs are there. A value is written by one line alone, before all that read it."""
-    waiting, found = list[Line](), list[Line]()
+def with_stores(s: Source) -> list[Line]:
+    """The lines, and behind those that write a value that others read, lines that store it."""
+    found = list[Line]()
     for line in s.lines:
-        waiting += [line, *(Line("store_image", f"(o{v.number} + image * {s.size(v)}, v{v.number})", (v,))
-                            for v in line.writes if v in s.stored)]
+        found += [line, *(Line("store_image", f"(o{v.number} + image * {s.size(v)}, v{v.number})", (v,))
+                          for v in line.writes if v in s.stored)]
+    return found
+
+
+def ordered(waiting: list[Line]) -> list[Line]:
+    """Lines in an order with few barriers: behind each all those whose inputs are there. A value is written by one line
+    alone, before all that read it."""
+    found = list[Line]()
     while waiting:
         written, later = set[Value](), list[Line]()    # since the last barrier, or by lines that were put off
         for line in waiting:
@@ -196,9 +202,12 @@ def _step(s: Source, blocks: int, most: int,
           at_once: int) -> tuple[str, int, tuple[str, ...], dict[str, tuple[int, ...]]]:
     """(the kernel `region_step`, its numbers in shared memory, the arrays that it takes and those that it writes)"""
     region = s.region
-    s.lines = ordered(s)
-    places = placed(s)
-    head, rows, at = _memory(s, places, most)
+    lines = with_stores(s)
+    for s.lines in (ordered(lines), lines):            # in the steps' own order fewer values may be needed at one time
+        places = placed(s)
+        head, rows, at = _memory(s, places, most)
+        if at <= most:
+            break
     barriers, made = Barriers(s, places), set[Value]()
     body, waited, loaded = list[str](), not rows, False
     for line in s.lines:
