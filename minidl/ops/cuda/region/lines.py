@@ -44,7 +44,7 @@ class Line(NamedTuple):
     threads: int = 0                       # that have something to do, from the thread FIRST on; 0: all
 
     def text(self, first: int = 0) -> str:
-        return f"{self.function}{self.given};".replace("FIRST", f"{first} % T")
+        return f"{self.function}{self.given};".replace("FIRST", str(first))
 
 
 Place = tuple[int, int, int]               # of a value: plane, row and column

@@ -39,10 +39,10 @@ __device__ __forceinline__ int thread() {
 #endif
 }
 
-// Counted from thread FIRST on, so that other threads of the block have the first sums of a function.
+// Counted from thread FIRST on, round and round, so that other threads of the block have the first sums of a function.
 template <int FIRST> __device__ __forceinline__ int thread_from() {
-    int x = thread() - FIRST;
-    return FIRST && x < 0 ? x + T : x;
+    int x = thread() - FIRST % T;
+    return FIRST % T && x < 0 ? x + T : x;
 }
 
 // In the place of a bias where there is none.
