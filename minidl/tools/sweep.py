@@ -364,6 +364,7 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     return found
 
 
+OWN = "epochs", "batch_size", "optimizer", "schedule", "seed", "fold"     # settings of any sweep
 OF_NETS = "dataset", "batch_size", "seed", "shuffle", "device", "part"         # what the sweep gives to loaders
 
 
@@ -413,7 +414,11 @@ class _Program(NamedTuple):
                              "sweep(..., seed=3)")
         nets, model = combined(self.lists(), lambda each: {**self.given, **each}["epochs"]), zoo.find(self.build)
         for net in nets:
-            _split_settings(model, {**self.given, **net.settings})
+            _, of_net = _split_settings(model, {**self.given, **net.settings})
+            said = [name for name in self.given if name in net.settings or name not in OWN]
+            if twice := [name for name in said if name in model.options and name not in of_net]:
+                raise ValueError(f"sweep: {twice[0]} is a setting of the sweep or of its optimizer and an option of "
+                                 f"{model.name}, too, which would not get it; give the option another name")
         measured = self.metrics.items() if isinstance(self.metrics, Mapping) else ()
         for what, each in (("loss", self.loss), *((f"metric {name!r}", each) for name, each in measured)):
             try:
@@ -427,8 +432,9 @@ class _Program(NamedTuple):
     def facts(self) -> dict[str, Any]:
         """What sweep.json says of it, in addition to the nets."""
         model, lists = zoo.find(self.build), self.lists()
+        measured = self.metrics if isinstance(self.metrics, Mapping) else {}
         given = {**self.given, "loss": self.loss, "callbacks": self.callbacks,
-                 **{f"metric {name}": value for name, value in (self.metrics or {}).items()},
+                 **{f"metric {name}": value for name, value in measured.items()},
                  **{f"loader {name}": value for name, value in self.loader.items()}}
         return {"program": True, "model": model.name, "code": model.code,
                 "data": of_data(*([self.data] if self.fold is not None else self.data)),
@@ -442,15 +448,14 @@ def _split_settings(model: zoo.Model, settings: dict[str, Any]) -> tuple[dict[st
                          f"{', '.join(optim.OPTIMIZERS)}")
     make, defaults = optim.OPTIMIZERS[settings["optimizer"]]
     known = list(inspect.signature(make).parameters)[1:]
-    own = ("epochs", "batch_size", "optimizer", "schedule", "seed", "fold")
     for name in settings:
-        if name not in (*own, *known, *model.options):
+        if name not in (*OWN, *known, *model.options):
             raise ValueError(f"sweep: {name} is not a setting of {settings['optimizer']}, which has "
                              f"{', '.join(known)}, nor an option of {model.name}, which has "
                              f"{', '.join(model.options) or 'none'}")
     rates = {name: value for name, value in defaults.items() if value is not None}
     return ({**rates, **{name: value for name, value in settings.items() if name in known}},
-            {name: value for name, value in settings.items() if name not in (*own, *known)})
+            {name: value for name, value in settings.items() if name not in (*OWN, *known)})
 
 
 def _parts(data: Items, fold: int, part: int) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -123,6 +124,9 @@ class Callbacks:
             if not callable(each) and not any(hasattr(each, name) for name in METHODS):
                 raise TypeError(f"fit: a callback is a {type(each).__name__} but must be a function of an epoch's "
                                 f"metrics, or have a method {', '.join(METHODS[:-1])} or {METHODS[-1]}")
+            if never := [name for name in dir(each) if name.startswith("on_") and name not in METHODS]:
+                warnings.warn(f"fit: a callback, {type(each).__name__}, has {never[0]}, which is never called; fit "
+                              f"calls {', '.join(METHODS)}", UserWarning, stacklevel=4)
         self.begins = [each.on_train_begin for each in self.all if hasattr(each, "on_train_begin")]
         self.steps = [each.on_step_end for each in self.all if hasattr(each, "on_step_end")]
         # Whether a step's may change something: those of minidl do not, but for the averages that an EMA keeps.
@@ -131,7 +135,7 @@ class Callbacks:
                        if hasattr(each, "on_epoch_end") or not any(hasattr(each, name) for name in METHODS)]
 
     def require_of(self, model: nn.Module, optimizer: optim.Optimizer) -> None:
-        """Refuse callbacks that lower another optimizer's rates, or average another net's parameters."""
+        """Refuse callbacks that lower another optimizer's rates, or average or save another net's parameters."""
         ours = {id(t) for _, t in model.named_tensors()}
         ours |= {id(p) for group in optimizer.groups for p in group["params"]}
         for each in self.all:
@@ -140,6 +144,10 @@ class Callbacks:
             if isinstance(each, optim.EMA) and not any(id(p) in ours for p in each.params):
                 raise ValueError("fit: an EMA holds none of the net's parameters; make it of the net that trains, "
                                  "after layers are replaced")
+            if isinstance(each, SaveBest) and (tensors := [id(t) for _, t in each.model.named_tensors()]) and (
+                    ours.isdisjoint(tensors)):
+                raise ValueError("fit: a SaveBest is of a net that has no parameter of the one that trains; make it of "
+                                 "this one")
 
     def on_train_begin(self, _: object = None) -> bool:
         """No step was done, and a checkpoint, if there is one, was accepted."""

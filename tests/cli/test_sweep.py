@@ -577,6 +577,18 @@ def test_a_regression_of_arrays_that_goes_on() -> None:
             minidl.sweep(build, **{"data": (x, x[:, :1]), "epochs": 2, **given, **change}, resume=True)
 
 
+@pytest.mark.parametrize(("name", "given"), [
+    ("momentum", {"momentum": 0.9}), ("eps", {"eps": [1e-2], "optimizer": "adam"}), ("seed", {"seed": [0, 1]})])
+def test_an_option_by_the_name_of_a_setting_is_refused(name: str, given: dict[str, Any]) -> None:
+    """The net would not get it, while the table has it; a seed that is not swept is the sweep's own."""
+    made: Any = {"momentum": lambda momentum=0.1: build(), "eps": lambda eps=1e-5: build(),
+                 "seed": lambda seed=7: build()}
+    with pytest.raises(ValueError, match=rf"^sweep: {name} is a setting of the sweep or of its optimizer and an opti"):
+        minidl.sweep(made[name], (digits(), digits()), epochs=1, lr=0.1, workers=0, **given)
+    if name == "seed":
+        minidl.sweep(made[name], (digits(), digits()), epochs=1, lr=0.1, workers=0, say=None)
+
+
 def test_a_schedule_of_other_numbers_is_another_sweep() -> None:
     """And a loss of other options: functions of one name, and layers of one kind."""
     given: dict[str, Any] = {"epochs": 1, "lr": 0.1, "folder": "all", "workers": 0}

@@ -33,7 +33,7 @@ from minidl.compiler import step as compiled_steps
 from minidl.compiler.record import record
 from minidl.core import rng
 from minidl.nn.weights.files import write
-from minidl.training import Interrupted, SaveBest, Step, checkpoint, fit
+from minidl.training import EarlyStop, Interrupted, SaveBest, Step, checkpoint, fit
 from minidl.training.checkpoint import read_newest, read_state, write_state
 from minidl.training.resume import _digest
 
@@ -490,8 +490,8 @@ def test_what_a_checkpoint_does_not_fit_changes_nothing(tmp_path: Path) -> None:
             "model", net="lenet5")
     refused(r"from other batches: seed is 6 here but 5 there; make the loader as it was$",
             change=lambda t: setattr(t.train, "seed", 6))
-    refused(r"^fit: the checkpoint has states of callbacks \['(.*)'\] but here are \['\1', 'SaveBest'\]; pass the call",
-            callbacks=[SaveBest(nn.Linear(1, 1), "x")])
+    refused(r"^fit: the checkpoint has states of callbacks \['(.*)'\] but here are \['\1', 'EarlyStop'\]; pass the cal",
+            callbacks=[EarlyStop(patience=9)])
     refused(r"^SGD.load_state_dict: the groups have \[4\] parameters but the state's have \[2, 2\]; build the opt",
             change=lambda t: setattr(t, "optimizer", optim.SGD(t.model.parameters(), 0.1)))
     refused(rf"^fit: '{tmp_path}' holds a checkpoint already; pass resume=True to go on from it, or name another",

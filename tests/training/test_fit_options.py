@@ -945,12 +945,26 @@ def test_callbacks_of_another_net_or_in_another_order_are_refused(tmp_path: Path
         run(1, optim.Plateau(sgd(other)))
     with pytest.raises(ValueError, match=r"^fit: an EMA holds none of the net's parameters; make it of the net that"):
         run(1, optim.EMA(other))
+    with pytest.raises(ValueError, match=r"^fit: a SaveBest is of a net that has no parameter of the one that trains"):
+        run(1, training.SaveBest(other, tmp_path / "best.h5"))
     with pytest.raises(ValueError, match=r"^train_step: the optimizer holds 4 parameters but none of the 4 Tensors"):
         training.train_step(model, sgd(other), x, y)
     run(1, optim.EMA(model, 0.5), optim.EMA(model, 0.9))
     with pytest.raises(ValueError, match=r"^fit: an EMA has decay 0.9 but the checkpoint's in its place 0.5; pass the"):
         run(2, optim.EMA(model, 0.9), optim.EMA(model, 0.5), resume=True)
     assert len(run(2, optim.EMA(model, 0.5), optim.EMA(model, 0.9), resume=True)) == 2
+
+
+def test_methods_that_are_never_called_are_said() -> None:
+    """As of Keras and Lightning; the three that are called are enough for no warning."""
+    class Told:
+        def on_epoch_end(self, metrics: Any) -> None: ...
+        def on_train_end(self) -> None: ...
+    model, (x, y) = net(), arrays()
+    with pytest.warns(UserWarning, match=r"^fit: a callback, Told, has on_train_end, which is never called; fit calls "
+                                         "on_train_begin, on_step_end, on_epoch_end$") as said:
+        fit(model, sgd(model), loader(x, y), loader(x, y), epochs=1, callbacks=Told(), **QUIET)
+    assert said[0].filename == __file__
 
 
 def test_predict_refuses_a_loader_that_leaves_images_out() -> None:
