@@ -26,7 +26,7 @@ class _Loss(Module):
         """The reduction, and the other options that are set: files of a sweep tell losses apart by them."""
         facts = [f"reduction={self.reduction!r}"]
         for name, option in inspect.signature(type(self)).parameters.items():
-            value = getattr(self, name, None)
+            value = getattr(self, name, option.default)
             if name != "reduction" and repr(value) != repr(option.default):
                 facts.append(f"{name}={value.tolist() if isinstance(value, Tensor) else value!r}")
         return ", ".join(facts)

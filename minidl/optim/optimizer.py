@@ -92,8 +92,8 @@ def _number(name: str) -> Any:
     def write(optimizer: Optimizer, value: object) -> None:
         for group in (groups := having(optimizer)):
             group.check({name: value})     # all of them, before one has changed
-        had = [*dict.fromkeys(group[name] for group in groups)]
-        if len(had) > 1 and value not in had:          # as opt.lr /= 2 does, by the first group's number
+        had = [group[name] for group in groups]
+        if had.count(had[0]) < len(had) and value not in had:      # as opt.lr /= 2 does, by the first group's number
             warnings.warn(f"{type(optimizer).__name__}: {name} = {value!r} holds for all {len(groups)} groups now, "
                           f"which had {', '.join(map(repr, had))}; to keep them apart, write for group in opt.groups: "
                           f"group[{name!r}] = ...", UserWarning, stacklevel=4)
@@ -115,8 +115,8 @@ class Optimizer(Named, Watched):
     kept: the arrays that are kept for each parameter: name -> the word for one of them. Each is like the parameter,
     except "steps", which counts its updates, int64 of shape (1,).
 
-    A number's name is an attribute too: `sgd.lr` is that of the first group that has it; setting it sets all of
-    them, which is warned of if they differ and have another.
+    A number's name is an attribute too: `sgd.lr` is that of the first group that has it. Setting it sets all of
+    them, with a warning if their numbers differ and none of them is the new one.
     An attribute of another name is refused, except in subclasses.
     """
 

@@ -95,8 +95,8 @@ def trained(nets: Sequence[Net], job: Job, workers: int, device: str, *, facts: 
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         sys.exit(1)                        # a script without `if __name__ == "__main__"`: the first process says so
     world, rows = current(), dict[str, Row]()
-    told = json.dumps({**facts, "nets": [{name: text(value) for name, value in net.settings.items()} for net in nets]},
-                      indent=2)              # as it is read back
+    settings = [{name: _known_by(value) for name, value in net.settings.items()} for net in nets]
+    told = json.dumps({**facts, "nets": settings}, indent=2)                   # as it is read back
     if other := [rank for rank, each in enumerate(world.gather(told)) if each != told]:
         raise ValueError(f"sweep: rank {world.rank} has other nets, settings or data than rank {other[0]}; give all "
                          "ranks the same")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from .metrics import Metrics
 
 Callback = Any                             # a function of an epoch's metrics, or an object with the methods below
 METHODS = ("on_train_begin", "on_step_end", "on_epoch_end")
+ELSEWHERE = re.compile(r"on_\w+_(begin|start|end)")           # what other libraries call theirs
 
 
 class Step(NamedTuple):
@@ -124,8 +126,8 @@ class Callbacks:
             if not callable(each) and not any(hasattr(each, name) for name in METHODS):
                 raise TypeError(f"fit: a callback is a {type(each).__name__} but must be a function of an epoch's "
                                 f"metrics, or have a method {', '.join(METHODS[:-1])} or {METHODS[-1]}")
-            if never := [name for name in dir(each) if name.startswith("on_") and name not in METHODS]:
-                warnings.warn(f"fit: a callback, {type(each).__name__}, has {never[0]}, which is never called; fit "
+            if never := [name for name in dir(type(each)) if ELSEWHERE.fullmatch(name) and name not in METHODS]:
+                warnings.warn(f"fit: a callback, {type(each).__name__}, has {never[0]}, which fit never calls; it "
                               f"calls {', '.join(METHODS)}", UserWarning, stacklevel=4)
         self.begins = [each.on_train_begin for each in self.all if hasattr(each, "on_train_begin")]
         self.steps = [each.on_step_end for each in self.all if hasattr(each, "on_step_end")]
@@ -135,7 +137,8 @@ class Callbacks:
                        if hasattr(each, "on_epoch_end") or not any(hasattr(each, name) for name in METHODS)]
 
     def require_of(self, model: nn.Module, optimizer: optim.Optimizer) -> None:
-        """Refuse callbacks that lower another optimizer's rates, or average or save another net's parameters."""
+        """Refuse callbacks that lower another optimizer's rates, or average another net's parameters; warn of one that
+        saves another net, which a callback of the user's own may change."""
         ours = {id(t) for _, t in model.named_tensors()}
         ours |= {id(p) for group in optimizer.groups for p in group["params"]}
         for each in self.all:
@@ -146,8 +149,8 @@ class Callbacks:
                                  "after layers are replaced")
             if isinstance(each, SaveBest) and (tensors := [id(t) for _, t in each.model.named_tensors()]) and (
                     ours.isdisjoint(tensors)):
-                raise ValueError("fit: a SaveBest is of a net that has no parameter of the one that trains; make it of "
-                                 "this one")
+                warnings.warn("fit: a SaveBest is of a net that has no parameter of the one that trains; if nothing "
+                              "else changes that net, make it of this one", UserWarning, stacklevel=4)
 
     def on_train_begin(self, _: object = None) -> bool:
         """No step was done, and a checkpoint, if there is one, was accepted."""

@@ -599,6 +599,10 @@ def test_a_schedule_of_other_numbers_is_another_sweep() -> None:
                                  (optim.step(1, 0.5), losses[1], "loss .* there but .*label_smoothing=0.1.* here")):
         with pytest.raises(ValueError, match=f"^sweep: all has other nets, or other data: {said}"):
             minidl.sweep(build, (digits(), digits()), schedule=schedule, loss=loss, resume=True, **given)
+    given["folder"] = "swept"
+    minidl.sweep(build, (digits(), digits()), schedule=[optim.step(1, 0.5)], **given)
+    with pytest.raises(ValueError, match=r"^sweep: swept has other nets, .*every=1.* there but .*every=2.* here"):
+        minidl.sweep(build, (digits(), digits()), schedule=[optim.step(2, 0.5)], resume=True, **given)
 
 
 class Counted(nn.Module):

@@ -311,8 +311,8 @@ def test_values_that_are_needed_at_one_time_are_in_different_places(name: str, m
         assert max(place.stop for place in places.values()) < shared_of(2) < sum(map(len, places.values()))
 
 
-def test_barriers_stand_between_what_writes_and_what_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nowhere else: gradients of one layer's filters, bias and input share one."""
+def emitted_lenet(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """LeNet-5's kernels, with a block per multiprocessor."""
     pytest.importorskip("cupy", reason="CuPy is not installed: the generator cannot be imported")
     from minidl.ops.cuda.region.emit import emit
 
@@ -320,6 +320,12 @@ def test_barriers_stand_between_what_writes_and_what_reads(monkeypatch: pytest.M
     assert region is not None
     emitted = emit(region, 3, 640, SHARED // 4)
     assert emitted is not None
+    return emitted
+
+
+def test_barriers_stand_between_what_writes_and_what_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nowhere else: gradients of one layer's filters, bias and input share one."""
+    emitted = emitted_lenet(monkeypatch)
     lines = [line.strip() for line in emitted.text.splitlines() if "unwritten" not in line]
     at = {name: int(begin) for name, begin in re.findall(r"(\w+) = [{(].*shared \+ (\d+)", emitted.text)}
     rows = {name: math.prod(map(int, sizes)) for *sizes, name in re.findall(r"Rows<(\d+), (\d+)> (\w+)", emitted.text)}
@@ -367,13 +373,7 @@ def test_a_net_that_fits_in_the_steps_own_order_alone(monkeypatch: pytest.Monkey
 
 def test_lines_between_barriers_begin_with_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """With those that the lines before them leave idle, a warp being the least."""
-    pytest.importorskip("cupy", reason="CuPy is not installed: the generator cannot be imported")
-    from minidl.ops.cuda.region.emit import emit
-
-    region = region_of(recorded(lenet(), 3, (1, 32, 32))[0], monkeypatch)
-    assert region is not None
-    emitted = emit(region, 3, 640, SHARED // 4)
-    assert emitted is not None
+    emitted = emitted_lenet(monkeypatch)
     found = re.findall(r"(conv(?:_grad_[wb])?)<(\d+), ", emitted.text)
     assert found == [("conv", "0"), ("conv", "0"), ("conv", "0"), ("conv_grad_w", "256"), ("conv_grad_b", "512"),
                      ("conv_grad_w", "0"), ("conv_grad_b", "224")]
@@ -381,7 +381,7 @@ def test_lines_between_barriers_begin_with_other_threads(monkeypatch: pytest.Mon
 
 # ---------------------------------------------------------------- on a GPU
 @pytest.mark.gpu
-@pytest.mark.parametrize("n", [1, 3, 130, 300, 700])
+@pytest.mark.parametrize("n", [1, 3, 130, 700])       # 300: checks/launches.py, for the sanitizers, too
 @pytest.mark.parametrize("name", NETS)
 def test_gpu_outputs_are_those_of_the_steps(name: str, n: int) -> None:
     """In float32, against the steps in float64 on the CPU; the sums over more images than blocks, too; the same bits

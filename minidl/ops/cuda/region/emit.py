@@ -202,8 +202,8 @@ def _step(s: Source, blocks: int, most: int,
           at_once: int) -> tuple[str, int, tuple[str, ...], dict[str, tuple[int, ...]]]:
     """(the kernel `region_step`, its numbers in shared memory, the arrays that it takes and those that it writes)"""
     region = s.region
-    lines = with_stores(s)
-    for s.lines in (ordered(lines), lines):            # in the steps' own order fewer values may be needed at one time
+    own = with_stores(s)
+    for s.lines in (ordered(own), own):                # in the steps' own order fewer values may be needed at one time
         places = placed(s)
         head, rows, at = _memory(s, places, most)
         if at <= most:
