@@ -49,7 +49,8 @@ def facts(model: nn.Module, train: data.DataLoader | None, test: data.DataLoader
         if loader is not None:
             found |= {f"{split}_images": loader.images_per_epoch, "device": loader.device}
     if train is not None:
-        found |= {"batch_size": train.batch_size, "data_source": getattr(train.dataset, "source", None)}
+        named = isinstance(train.dataset, (data.Dataset, data.Table))          # a Subset has its items as a source
+        found |= {"batch_size": train.batch_size, "data_source": train.dataset.source if named else None}
     kept = getattr(test, "dataset", None)
     if isinstance(kept, (data.Dataset, data.Table)) and kept.split == "test" and kept.name in data.DATASETS and (
             contents_of(test) == _first_of(kept.name, len(kept), kept.source)):

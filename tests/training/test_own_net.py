@@ -500,6 +500,15 @@ def test_a_run_names_no_set_of_which_it_has_other_items(change: Any, named: bool
     assert found == ({"data": "synthetic-digits", "limit_test": len(part)} if named else {})
 
 
+def test_a_run_on_a_subset_names_no_source() -> None:
+    """A Subset has the items themselves as its source, which no file can hold; `config.json` was not written."""
+    train = data.DataLoader(data.Subset([(np.ones(7, np.float32), 1)] * 20, range(10)), 5)
+    net = nn.Sequential(nn.Linear(7, 2))
+    with RunFolder("run", net, train, train) as run:
+        training.fit(net, optim.SGD(net.parameters(), 0.1), train, train, epochs=1, callbacks=[run], say=None)
+    assert read_config("run/config.json")["data_source"] is None
+
+
 @pytest.mark.parametrize("which", tiered([lambda net: net, lambda net: "my_net.py:build"], fast=1, slow=1))
 def test_load_takes_the_function_or_its_place(which: Any) -> None:
     build = zoo.find("my_net.py:build").layers
