@@ -6,7 +6,7 @@ A sweep is drawn: the net and its options, data, folds, the optimizer and what i
 and what ends a net early. Among its nets some diverge, fail, or are stopped by a callback. It is trained in this
 process or in two of its own, and interrupted at random steps: by SIGINT, which writes a checkpoint, or, in a process of
 its own, by SIGKILL. It goes on until nothing is left. Then each net is trained alone, and weights, metrics and state
-are compared. Half of those in this process are trained by threads, as on a GPU; with --device cuda all are, there.
+are compared.
 
 --sweep N runs one, and prints it.
 """
@@ -26,13 +26,10 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 if __name__ == "__main__":                 # the package beside this folder, not an installed one
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -42,8 +39,6 @@ from random_nets import timed
 
 import minidl
 from minidl import data, nn, ops, training
-from minidl.tools import sweep as sweeps
-from minidl.tools import workers
 
 QUIET: Any = {"progress": False, "say": None}
 MOST_TIMES = 40                            # that one sweep is begun again
@@ -116,7 +111,6 @@ class Drawn:
     early: bool
     workers: int
     signals: tuple[tuple[int, int], ...]
-    threads: bool
 
     def given(self) -> Any:
         parts = [dataset(count, self.kind) for count in self.counts]
@@ -142,7 +136,7 @@ def drawn(number: int) -> Drawn:
                 "metrics": {"error": error} if rng.random() < 0.3 else None}
     return Drawn(number, kind, fold, (rng.randint(20, 70), rng.randint(3, 20)), options,
                  {name: lists[name] for name in names}, rng.random() < 0.4, rng.choice((0, 0, 0, 2)),
-                 tuple((rng.randint(0, 3), rng.randint(1, 6)) for _ in range(rng.randint(1, 4))), rng.random() < 0.5)
+                 tuple((rng.randint(0, 3), rng.randint(1, 6)) for _ in range(rng.randint(1, 4))))
 
 
 def error(outputs: Any, targets: Any) -> Any:
@@ -158,45 +152,16 @@ def kept(folder: Path) -> Any:
     return json.dumps(lines), weights.read_bytes() if weights.exists() else b""
 
 
-@contextmanager
-def as_on_a_gpu() -> Iterator[None]:
-    """Within this, sweeps of several workers are trained by threads, on the CPU."""
-    def trained(nets: Any, job: Any, count: int, device: str, **given: Any) -> Any:
-        return right(nets, job, count, "cuda", **given)
-    right = sweeps.trained
-    with (mock.patch.object(sweeps, "trained", trained), mock.patch.object(workers, "_device", return_value=0),
-          mock.patch.object(workers, "_on_a_stream", side_effect=lambda device: nullcontext())):
-        yield
-
-
-@contextmanager
-def once_interrupted() -> Iterator[None]:
-    """Within this, the first SIGINT raises KeyboardInterrupt, others nothing: the second would leave threads behind."""
-    def interrupt(signum: int, frame: object) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        raise KeyboardInterrupt
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def differences(each: Drawn, place: Path, device: str) -> list[str]:
     """Of each net that is not what it is alone, what differs."""
-    in_threads = device == "cuda" or (each.threads and not each.workers)
-    stops = Stops(each.early, str(place / "marks"), signal.SIGKILL if each.workers and not in_threads else
-                  signal.SIGINT, each.signals)
+    stops = Stops(each.early, str(place / "marks"), signal.SIGKILL if each.workers else signal.SIGINT, each.signals)
     (place / "marks").mkdir()
     fold = {"fold": each.fold} if each.fold else {}
     quiet = {"device": device, **QUIET}
     for _ in range(MOST_TIMES):
         try:
-            with (as_on_a_gpu() if in_threads and device == "cpu" else nullcontext(),
-                  once_interrupted() if in_threads else nullcontext()):
-                found = minidl.sweep(build, each.given(), **each.options, **each.swept, **fold, callbacks=stops,
-                                     folder=place / "all", workers=3 if in_threads else each.workers, resume=True,
-                                     **quiet)
+            found = minidl.sweep(build, each.given(), **each.options, **each.swept, **fold, callbacks=stops,
+                                 folder=place / "all", workers=each.workers, resume=True, **quiet)
         except KeyboardInterrupt:
             continue
         if not any("its process ended" in row["why"] for row in found.rows):

@@ -5,17 +5,14 @@ CuPy is imported when the first array goes to a CUDA device, or is wanted there:
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import sys
-import threading
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
 
-from .contexts import replaced
 from .host import install
 
 Array = Any                                # of a backend: numpy.ndarray or cupy.ndarray
@@ -26,6 +23,7 @@ PRECISIONS = ("fp32", "3xtf32", "tf32", "bf16")
 
 _precision = "fp32"
 _workspace_limit = 256 * 2**20
+_leaves_room = False
 
 
 def set_precision(precision: str) -> None:
@@ -54,22 +52,16 @@ def precision() -> str:
     return _precision
 
 
-class _Thread(threading.local):
-    shared = False
+def leave_room(on: bool) -> None:
+    """Whether what is compiled from here on leaves room on the multiprocessors of a CUDA device for what other
+    processes compute at the same time. Alone it is slower; results are the same."""
+    global _leaves_room
+    _leaves_room = on
 
 
-_thread = _Thread()
-
-
-def shared_with_threads() -> contextlib.AbstractContextManager[None]:
-    """Within this, what this thread compiles leaves room on the multiprocessors of a CUDA device for what other threads
-    compute at the same time, on streams of theirs. Alone it is slower; results are the same."""
-    return replaced(_thread, "shared", True)
-
-
-def is_shared() -> bool:
-    """Whether this thread is within `shared_with_threads`."""
-    return _thread.shared
+def leaves_room() -> bool:
+    """What `leave_room` last said."""
+    return _leaves_room
 
 
 def set_workspace_limit(limit: int) -> None:

@@ -20,6 +20,7 @@ from ..core.mode import Watched, mode
 from ..core.tensor import Tensor, wrap
 from ..ops.common.backend import backend_of, primitives_of
 from .images import Augment, Stored
+from .once import once
 from .sets.datasets import Dataset
 from .sets.table import Table
 from .sources import arrays_of, checked_order, collated, item_of, leaves, mapped
@@ -143,8 +144,10 @@ class DataLoader(Watched, Generic[D]):
                 raise ValueError("DataLoader: augment and transform are both given but images are augmented where they "
                                  "are picked from memory; do all of it in the transform")
         if self.transform is None:
-            self.stored = Stored(to_device(dataset.images, self.device),
-                                 to_device(dataset.labels.astype(np.int64), self.device), self._scale, self._shift)
+            there = once(dataset, lambda: (to_device(dataset.images, self.device),
+                                           to_device(dataset.labels.astype(np.int64), self.device)))
+            images, labels = (to_device(array, self.device) for array in there)
+            self.stored = Stored(images, labels, self._scale, self._shift)
 
     def _normalised(self, table: Table, mean: Numbers, std: Numbers) -> tuple[np.ndarray, np.ndarray]:
         self.mean, self.std = self._statistics("mean", mean, 0.0), self._statistics("std", std, 1.0)

@@ -39,7 +39,7 @@ def once(of: object, compute: Callable[[], T]) -> T:
     key, found = (id(of), compute.__code__), _found[-1].of_objects
     known = found.get(key)
     if known is None or known[0]() is not of:          # one that is gone had its number
-        known = found[key] = weakref.ref(of), compute()
+        known = found[key] = weakref.ref(of, lambda _: found.pop(key, None)), compute()
     value: T = known[1]
     return value
 

@@ -87,14 +87,14 @@ def trained(nets: Sequence[Net], job: Job, workers: int, device: str, *, facts: 
             resume: bool = False, progress: bool = True, say: Callable[[str], object] | None = show) -> Sweep:
     """Train what is not trained yet, and write sweep.jsonl and sweep.html.
 
-    workers: nets at once, each in a process, which share the CPU's threads, or for "cuda" in a thread; 0: one net after
-    another in this thread. facts: what sweep.json says in addition to the nets; `data` (digests) must be the same when
-    it goes on, and a change of `code` is warned of. Ranks share out the nets; all see one folder.
+    workers: nets at once, each in a process, which share the CPU's threads; 0: one net after another in this thread.
+    facts: what sweep.json says in addition to the nets; `data` (digests) must be the same when it goes on, and a change
+    of `code` is warned of. Ranks share out the nets; all see one folder.
     Raises ValueError for a folder that holds another sweep, or if another process works on it.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         sys.exit(1)                        # a script without `if __name__ == "__main__"`: the first process says so
-    world, rows = current(), dict[str, Row]()
+    world, rows, lines = current(), dict[str, Row](), dict[str, str]()
     settings = [{name: _known_by(value) for name, value in net.settings.items()} for net in nets]
     told = json.dumps({**facts, "nets": settings}, indent=2)                   # as it is read back
     if other := [rank for rank, each in enumerate(world.gather(told)) if each != told]:
@@ -102,20 +102,19 @@ def trained(nets: Sequence[Net], job: Job, workers: int, device: str, *, facts: 
                          "ranks the same")
 
     def written() -> None:
-        lines = (json.dumps(rows[each.name]) + "\n" for each in nets if each.name in rows)
-        write(job.folder / ROWS, "".join(lines).encode())
+        if world.rank == 0:
+            lines.update({name: json.dumps(rows[name]) + "\n" for name in rows.keys() - lines.keys()})
+            write(job.folder / ROWS, "".join(lines[each.name] for each in nets if each.name in lines).encode())
 
     def done(net: Net, state: str, why: str = "") -> None:
         rows[net.name] = _row(net, job.folder, state, why)
-        if world.rank == 0:
-            written()
+        written()
 
     with ExitStack() as stack:
         kept = by_first(lambda: _begun(nets, told, job.folder, resume, stack))
         todo = _of_rank(world, [net for net in nets if net.name not in kept])
-        for net in nets:
-            if net.name in kept:
-                done(net, *kept[net.name])
+        rows |= {net.name: _row(net, job.folder, *kept[net.name]) for net in nets if net.name in kept}
+        written()
         ours = [net for net in nets if net.name in kept or net in todo]
         bar = _Bar(ours, job.folder, progress and world.rank == 0, rows)
         try:
@@ -334,9 +333,9 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     augment and drop_last are the training's.
 
     folder: a new one, in which each net has its run folder; by default it is in runs/. resume: go on with the sweep
-    that is there, if one is. workers: nets at once; on a CPU each is in a process, by default one for each CPU thread,
-    on a GPU in a thread of this process, by default one; 0: one after another in this thread. What cannot be sent to a
-    process, such as a lambda, is trained in this one. Each net has the bits that it has alone. Ranks that `mpiexec -n`
+    that is there, if one is. workers: nets at once, each in a process, by default one for each CPU thread, on a GPU one
+    for two of these, up to 8; 0: one after another in this thread. What cannot be sent to a process, such as a lambda,
+    is trained in this one. Each net has the bits that it has alone. Ranks that `mpiexec -n`
     has started share out the nets, each on a GPU of its own; all have the result.
 
     Raises ValueError for settings that neither the optimizer nor build has, and for a folder that holds another sweep;
@@ -365,12 +364,19 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
 
 
 OWN = "epochs", "batch_size", "optimizer", "schedule", "seed", "fold"     # settings of any sweep
+MOST_ON_A_GPU = 8                          # processes
 OF_NETS = "dataset", "batch_size", "seed", "shuffle", "device", "part"         # what the sweep gives to loaders
 
 
 def most_at_once(device: str) -> int:
-    """How many nets are trained at once if nothing else is said: threads on a GPU gain little."""
-    return 1 if device == "cuda" else parallel.threads()
+    """How many nets are trained at once if nothing else is said: a process per CPU thread; on a GPU one for two of
+    these, each with 2 GiB of its memory, or none, since a process for one net at a time would only begin later."""
+    if device != "cuda":
+        return parallel.threads()
+    import cupy
+
+    count: int = min(MOST_ON_A_GPU, parallel.threads() // 2, cupy.cuda.runtime.memGetInfo()[1] >> 31)
+    return count if count > 1 else 0
 
 
 def new_folder(name: str) -> Path:

@@ -1,5 +1,5 @@
-"""Who trains the nets of a sweep: this thread, one after the other; for a GPU several threads of this process, each
-with a stream of its own, so that small nets fill it together; or processes on a CPU, which share its cores."""
+"""Who trains the nets of a sweep: this thread, one after the other, or processes, which share the cores of a CPU, or a
+GPU with it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from multiprocessing import connection
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
-from minidl.core.device import shared_with_threads
+from minidl.core.device import leave_room
 from minidl.ops.cpu import parallel
-from minidl.training.checkpoint import Interrupted, Stop
 
 PAUSE, FIRST_PAUSE = 0.5, 0.02             # seconds between two looks at how far the nets are, and at the first one
-AGAIN = "again"                            # the state of a net that gives its place back
+AGAIN = "again"                            # the state of a net for which there was no memory
+NO_MEMORY = "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY"    # in messages of errors that are no MemoryError
 AT_ITS_START = ("sweep: a process ended at its start, with status {}; in a script, call minidl.sweep below "
                 '`if __name__ == "__main__":`, and define functions above it, or train in this process: workers=0')
 
@@ -56,37 +54,25 @@ Look = Callable[[Sequence[Net]], None]     # takes the nets that are trained now
 
 def train_all(todo: Sequence[Net], job: Job, workers: int, device: str, done: Done, look: Look,
               say: Callable[[str], object] | None) -> None:
-    """Train the nets, `workers` at once: in processes, which share the CPU's threads, or for "cuda" in threads; 0, or
-    what cannot be sent to a process: one after another."""
-    sent, why_not = packed(job) if workers and device == "cpu" else (b"", "")
+    """Train the nets, `workers` at once, in processes, which share the CPU's threads; 0, or what cannot be sent to a
+    process: one after another."""
+    sent, why_not = packed(job) if workers else (b"", "")
     if why_not and say:
         say(f"sweep: trains one net after another in this process, since {why_not}")
-    workers = min(workers, len(todo))
     if sent:
-        in_processes(todo, sent, workers, parallel.threads(), done, look)
-    elif workers > 1 and device == "cuda":
-        in_threads(todo, job, workers, done, look)
+        Processes(todo, job.folder, sent, min(workers, len(todo)), device, done, look).run()
     else:
         one_by_one(todo, job, done, look)
 
 
-# ---------------------------------------------------------------- in this thread
-def one_by_one(todo: Sequence[Net], job: Job, done: Done, look: Look) -> None:
-    """Train the nets in this thread."""
-    with job.within():
-        for net in todo:
-            done(net, *_train(job, net, _redirected, look))
-
-
-def _train(job: Job, net: Net, printed_to: Callable[[TextIO], AbstractContextManager[object]],
-           look: Look = lambda nets: None, again: Callable[[Exception], bool] = lambda error: False) -> Outcome:
-    """Train a net; what it prints goes to a file of its own. again: whether after an error it is to be trained again.
-    """
+def _train(job: Job, net: Net, look: Look = lambda nets: None) -> Outcome:
+    """Train a net; what it prints goes to a file of its own."""
     def told(line: str) -> None:
         print(line)
         look([net])
 
-    with open(job.folder / f"{net.name}.log", "a", encoding="utf-8", buffering=1) as log, printed_to(log):
+    with (open(job.folder / f"{net.name}.log", "a", encoding="utf-8", buffering=1) as log,
+          redirect_stdout(log), redirect_stderr(log)):
         try:
             job.work(job.shared, net, job.folder / net.name, told)
         except FloatingPointError as error:
@@ -94,166 +80,17 @@ def _train(job: Job, net: Net, printed_to: Callable[[TextIO], AbstractContextMan
             return "diverged", str(error)
         except Exception as error:         # whatever a user's net may raise
             traceback.print_exc()
-            return AGAIN if again(error) else "failed", str(error) or type(error).__name__
+            no_memory = isinstance(error, MemoryError) or any(name in str(error) for name in NO_MEMORY)
+            return AGAIN if no_memory else "failed", str(error) or type(error).__name__
     return "finished", ""
 
 
-@contextmanager
-def _redirected(log: TextIO) -> Iterator[None]:
-    with redirect_stdout(log), redirect_stderr(log):
-        yield
-
-
-# ---------------------------------------------------------------- threads
-def in_threads(todo: Sequence[Net], job: Job, threads: int, done: Done, look: Look) -> None:
-    """Share the nets out among `threads` threads. The others wait until a first net has an epoch: so kernels are
-    compiled, and algorithms measured, on an idle GPU. A net that gets no memory beside others is trained again by fewer
-    threads. If this is interrupted, the nets stop as by a signal, with a checkpoint."""
-    team, left = _Team(todo, job), len(todo)
-    lines = {net.name: _written(job, net) for net in todo}
-    with redirect_stdout(_Printed(sys.stdout)), redirect_stderr(_Printed(sys.stderr)), \
-            _sigterm_interrupts(), job.within():
-        try:
-            team.begin(min(1, left))
-            while left:
-                with suppress(Empty):
-                    found = team.ended.get(timeout=PAUSE if len(team.threads) > 1 else FIRST_PAUSE)
-                    if isinstance(found, BaseException):
-                        raise found
-                    left -= 1
-                    done(found[0], *found[1])
-                now = list(team.running.values())
-                look(now)
-                if len(team.threads) == 1 and any(_written(job, net) > lines[net.name] for net in now):
-                    team.begin(min(threads, left) - 1)
-        except BaseException as error:
-            team.end(getattr(error, "signum", signal.SIGINT))
-            raise
-
-
-class _Team:
-    """Threads that take nets from a queue. ended: what became of each net, or the error that a thread ended by."""
-
-    def __init__(self, todo: Sequence[Net], job: Job):
-        self.job, self.device, self.stop, self.lock = job, _device(), Stop(), threading.Lock()
-        self.queue, self.ended = deque(todo), SimpleQueue[tuple[Net, Outcome] | BaseException]()
-        self.running, self.beside = dict[str, Net](), set[str]()       # beside: those that were not always alone
-        self.threads = list[threading.Thread]()
-
-    def begin(self, count: int) -> None:
-        """More threads."""
-        for _ in range(count):
-            self.threads.append(threading.Thread(target=self._serve, daemon=True))
-            self.threads[-1].start()
-
-    def end(self, signum: int) -> None:
-        """Stop all as by a signal, and wait for them."""
-        self.queue.clear()
-        self.stop.signum = signum
-        for thread in self.threads:
-            thread.join()
-
-    def _serve(self) -> None:
-        """What each thread does."""
-        try:
-            with _on_a_stream(self.device), self.stop.obeyed():
-                while net := self._take():
-                    outcome = self._outcome(net)
-                    others = self._leave(net, again=outcome[0] == AGAIN)
-                    if outcome[0] != AGAIN:
-                        self.ended.put((net, outcome))
-                    elif others:
-                        return
-        except BaseException as error:     # there is no stream, for example
-            self.ended.put(error)
-
-    def _take(self) -> Net | None:
-        with self.lock:
-            if not self.queue:
-                return None
-            net = self.queue.popleft()
-            self.running[net.name] = net
-            if len(self.running) > 1:
-                self.beside.update(self.running)
-            return net
-
-    def _outcome(self, net: Net) -> Outcome:
-        try:
-            return _train(self.job, net, _logged,
-                          again=lambda error: isinstance(error, MemoryError) and net.name in self.beside)
-        except (KeyboardInterrupt, SystemExit) as error:
-            return "failed", f"its thread ended by {type(error).__name__}: {error}"
-
-    def _leave(self, net: Net, again: bool) -> bool:
-        """A net has come to its end, or is to be trained again. Returns whether others are trained now."""
-        with self.lock:
-            del self.running[net.name]
-            self.beside.discard(net.name)
-            if again:
-                self.queue.appendleft(net)
-            return bool(self.running)
-
-
-def _written(job: Job, net: Net) -> int:
-    """Bytes of the epochs that a net has had."""
-    path = job.folder / net.name / "metrics.jsonl"
-    return path.stat().st_size if path.exists() else 0
-
-
-_log: ContextVar[TextIO | None] = ContextVar("log", default=None)      # of the net that this thread works for
-
-
-@contextmanager
-def _logged(log: TextIO) -> Iterator[None]:
-    before = _log.set(log)
-    try:
-        yield
-    finally:
-        _log.reset(before)
-
-
-class _Printed:
-    """In the place of sys.stdout or sys.stderr: what is printed by a thread that trains a net, or by the thread that
-    makes its batches, goes to the net's log."""
-
-    def __init__(self, before: TextIO | None):
-        self._before = before or open(os.devnull, "w", encoding="utf-8")       # noqa: SIM115  # until the end
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(_log.get() or self._before, name)
-
-
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Within this, SIGTERM raises Interrupted: its default would end the process before nets have their checkpoints."""
-    def interrupt(signum: int, frame: object) -> None:
-        raise Interrupted("sweep: SIGTERM stopped it", signum)
-
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _device() -> int:
-    """The current GPU."""
-    import cupy
-
-    device: int = cupy.cuda.runtime.getDevice()
-    return device
-
-
-@contextmanager
-def _on_a_stream(device: int) -> Iterator[None]:
-    """Within this, the thread's work is on a stream of its own."""
-    import cupy
-
-    with cupy.cuda.Device(device), cupy.cuda.Stream(non_blocking=True), shared_with_threads():
-        yield
+def one_by_one(todo: Sequence[Net], job: Job, done: Done, look: Look) -> None:
+    """Train the nets in this thread."""
+    with job.within():
+        for net in todo:
+            state, why = _train(job, net, look)
+            done(net, "failed" if state == AGAIN else state, why)
 
 
 # ---------------------------------------------------------------- processes
@@ -268,58 +105,142 @@ def packed(job: Job) -> tuple[bytes, str]:
     return sent, ""
 
 
-def in_processes(todo: Sequence[Net], sent: bytes, workers: int, threads: int, done: Done, look: Look) -> None:
-    """Share the nets out among `workers` processes. If one ends, its net has failed, and another one follows."""
-    context, queue = multiprocessing.get_context("spawn"), deque(todo)
-    running: dict[Any, tuple[Any, Net | None]] = {}
+class Processes:
+    """Share nets out among `workers` processes. If one ends, its net has failed, and another one follows. A net that
+    gets no memory beside others is trained again, by fewer processes.
 
-    def begin() -> None:
-        here, there = context.Pipe()
-        process = context.Process(target=_serve, args=(there, max(1, threads // workers), sys.orig_argv), daemon=True)
+    On a GPU the others begin when a first net has had an epoch: so kernels are compiled once, and algorithms measured
+    while nothing else is computed there.
+    """
+
+    def __init__(self, todo: Sequence[Net], folder: Path, sent: bytes, workers: int, device: str, done: Done,
+                 look: Look):
+        self.folder, self.sent, self.workers, self.done, self.look = folder, sent, workers, done, look
+        self.context, self.queue = multiprocessing.get_context("spawn"), deque(todo)
+        self.gpu = _current_gpu() if device == "cuda" else None
+        self.alone = device == "cuda"                  # until a net has had an epoch
+        self.before = {net.name: _written(folder, net) for net in todo} if self.alone else {}
+        self.running = dict[Any, tuple[Any, Net | None]]()         # by connection: a process, and its net
+        self.idle, self.begun = list[Any](), list[Any]()           # connections of those without one; all processes
+        self.beside = set[str]()                       # nets that were not always alone
+
+    def run(self) -> None:
+        """Until all nets are done."""
+        try:
+            for _ in range(self.workers):
+                self.begin()
+            while self.running:
+                ready: list[Any] = connection.wait(list(self.running), FIRST_PAUSE if self.alone else PAUSE)
+                ended = [outcome for here in ready if (outcome := self.hear(here))]
+                self.hand_out()            # so that no process waits for what is written here
+                for outcome in ended:
+                    self.done(*outcome)
+                self.look(self.nets())
+        except BaseException:
+            for process, _ in self.running.values():
+                process.terminate()        # a training then writes its checkpoint
+            raise
+        finally:
+            for process in self.begun:
+                process.join()
+
+    def nets(self) -> list[Net]:
+        """Those that are trained now."""
+        return [net for _, net in self.running.values() if net is not None]
+
+    def begin(self) -> None:
+        """Another process."""
+        here, there = self.context.Pipe()
+        threads = max(1, parallel.threads() // self.workers)
+        process = self.context.Process(target=_serve, daemon=True, args=(
+            there, threads, sys.orig_argv, self.gpu, self.workers > 1))
         process.start()                    # this never returns if a process dies before it has read large args
         there.close()
-        running[here] = process, None
+        self.running[here] = process, None
+        self.begun.append(process)
 
-    try:
-        for _ in range(workers):
-            begin()
-        while running:
-            ready: list[Any] = connection.wait(list(running), PAUSE)
-            for here in ready:
-                process, net = running[here]
-                try:
-                    if (answer := here.recv()) == "ready":
-                        here.send_bytes(sent)
-                        continue
-                except (EOFError, OSError):
-                    process.join()
-                    if net is None:
-                        raise ValueError(AT_ITS_START.format(process.exitcode)) from None
-                    del running[here]
-                    done(net, "failed", f"its process ended with status {process.exitcode}")
-                    if queue:
-                        begin()
-                    continue
-                if net is not None:
-                    done(net, *answer)
-                if queue:
-                    running[here] = process, queue.popleft()
-                    with suppress(OSError):            # it has just ended: the next look finds that
-                        here.send(running[here][1])
-                else:
-                    del running[here]
-                    here.close()
-                    process.join()
-            look([net for _, net in running.values() if net is not None])
-    except BaseException:
-        for process, _ in running.values():
-            process.terminate()            # a training then writes its checkpoint
-        for process, _ in running.values():
-            process.join()
-        raise
+    def end(self, here: Any) -> Any:
+        """A process has nothing left to do, or is gone."""
+        process, _ = self.running.pop(here)
+        here.close()
+        return process
+
+    def hear(self, here: Any) -> tuple[Net, str, str] | None:
+        """What a process says: that it is ready for the job, or has it, or no memory; and what became of a net, which
+        is returned."""
+        process, net = self.running[here]
+        try:
+            answer = here.recv()
+        except (EOFError, OSError):
+            self.end(here).join()
+            if net is None:
+                raise ValueError(AT_ITS_START.format(process.exitcode)) from None
+            if self.queue:
+                self.begin()
+            return net, "failed", f"its process ended with status {process.exitcode}"
+        if answer == "ready":
+            here.send_bytes(self.sent)
+            return None
+        state, why = answer
+        if state == AGAIN:
+            self.end(here).join()          # so that its memory is free
+            if net is not None and net.name not in self.beside:
+                return net, "failed", why
+            if net is not None:
+                self.beside.remove(net.name)
+                self.queue.appendleft(net)
+            elif not self.running:
+                raise ValueError(f"sweep: no process can begin on the GPU: {why}; end what else uses its memory, or "
+                                 "train in this process: workers=0")
+            return None
+        self.running[here] = process, None
+        self.idle.append(here)
+        if net is None:
+            return None
+        self.alone = self.alone and state == "failed"
+        return net, state, why
+
+    def hand_out(self) -> None:
+        """Give nets to processes that have none. If there are no more, these end; if no process is left, begin one."""
+        self.alone = self.alone and not any(_written(self.folder, net) > self.before[net.name] for net in self.nets())
+        while self.idle and self.queue and not (self.alone and self.nets()):
+            here, net = self.idle.pop(), self.queue.popleft()
+            self.running[here] = self.running[here][0], net
+            with suppress(OSError):        # it has just ended: the next look finds that
+                here.send(net)
+        if len(now := self.nets()) > 1:
+            self.beside.update(net.name for net in now)
+        while self.idle and not self.queue:
+            self.end(self.idle.pop())
+        if self.queue and not self.running:
+            self.begin()
 
 
-def _serve(parent: connection.Connection[Any, Any], threads: int, command: list[str]) -> None:
+def _written(folder: Path, net: Net) -> int:
+    """Bytes of the epochs that a net has had."""
+    path = folder / net.name / "metrics.jsonl"
+    return path.stat().st_size if path.exists() else 0
+
+
+def _current_gpu() -> int:
+    import cupy
+
+    number: int = cupy.cuda.runtime.getDevice()
+    return number
+
+
+def _use_gpu(number: int, beside: bool) -> None:
+    """Compute on this GPU; beside: while others do, too. With NVIDIA's MPS their kernels then run at the same time."""
+    import cupy
+
+    from minidl.ops.cuda.launch.device import is_served_by_mps
+
+    cupy.cuda.Device(number).use()
+    leave_room(beside and is_served_by_mps())
+
+
+def _serve(parent: connection.Connection[Any, Any], threads: int, command: list[str], gpu: int | None,
+           beside: bool) -> None:
     """A process: train the nets that it is sent, until there are no more, or the process that sends them is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)       # Ctrl-C reaches the first process, which ends the others
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -328,10 +249,15 @@ def _serve(parent: connection.Connection[Any, Any], threads: int, command: list[
     sys.orig_argv[:] = command             # what a run's record says of how it began
     parent.send("ready")
     job = pickle.loads(parent.recv_bytes())
-    parent.send("has the job")
+    try:
+        if gpu is not None:
+            _use_gpu(gpu, beside)
+    except Exception as error:
+        return parent.send((AGAIN, str(error)))
     with suppress(EOFError, ConnectionError, KeyboardInterrupt), job.within():
+        parent.send(("has the job", ""))
         while True:                        # until the first process is gone, or stops this one
-            parent.send(_train(job, parent.recv(), _redirected))
+            parent.send(_train(job, parent.recv()))
 
 
 def _end_with_parent() -> None:

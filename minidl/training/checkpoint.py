@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from ..core.contexts import replaced
 from ..core.version import __version__
 from ..nn.weights.common import Kind, WeightsError, choose_another, describe, listed, shown
 from ..nn.weights.files import opened, require_format, values, write
@@ -185,24 +184,6 @@ def lock(file: int, taken: str) -> None:
             pass
 
 
-class Stop:
-    """Stands for a signal to the trainings of threads that are within `obeyed`: other threads than the main one get
-    none. signum: None until they are to stop."""
-
-    signum: int | None = None
-
-    def obeyed(self) -> contextlib.AbstractContextManager[None]:
-        """Within this, this thread's trainings obey."""
-        return replaced(_thread, "stop", self)
-
-
-class _Thread(threading.local):
-    stop = Stop()
-
-
-_thread = _Thread()
-
-
 class Checkpoints:
     """The last two checkpoints of a training, checkpoint.h5 and checkpoint-previous.h5 in its folder, and the signals
     that cause one to be written.
@@ -221,7 +202,7 @@ class Checkpoints:
                               "be written") from None
         self.newest, self.previous = (self.folder / name for name in NAMES)
         self._lock: int | None = None
-        self._noted: int | None = None     # the signal that came, and the one that is to be obeyed
+        self.noted: int | None = None     # the signal that came, and the one that is to be obeyed
         self.signum: int | None = None
 
     def take(self) -> None:
@@ -266,22 +247,16 @@ class Checkpoints:
             return False
         return True
 
-    @property
-    def noted(self) -> int | None:
-        """The signal that came."""
-        return self._noted or _thread.stop.signum
-
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
         """Within this, Ctrl-C and SIGTERM are `noted`, to be obeyed between two steps; the second raises
-        KeyboardInterrupt at once. Only on the main thread, and only if no other code already handles the signal; other
-        threads obey a `Stop`."""
+        KeyboardInterrupt at once. Only on the main thread, and only if no other code already handles the signal."""
         def note(signum: int, frame: FrameType | None) -> None:
-            if self._noted is not None:
+            if self.noted is not None:
                 raise KeyboardInterrupt
-            self._noted = signum
+            self.noted = signum
 
-        self._noted, self.signum, before = None, None, {}
+        self.noted, self.signum, before = None, None, {}
         if threading.current_thread() is threading.main_thread():
             for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
                 if signal.getsignal(number) is default:

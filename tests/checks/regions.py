@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from minidl.compiler.passes.fusion import fuse
 from minidl.compiler.passes.regions import join_regions
 from minidl.compiler.program import Program
 from minidl.compiler.record import record
-from minidl.core.device import shared_with_threads
+from minidl.core.device import leave_room
 from minidl.ops import cpu
 from minidl.ops.common.region import by_steps
 from minidl.zoo.recipe import LAYERS
@@ -87,7 +86,7 @@ def with_backend(program: Program, backend: Any) -> Program:
 
 def outputs_are_those_of_the_steps(name: str, n: int, beside: bool = False) -> None:
     """In float32, against the steps in float64 on the CPU; the sums over more images than blocks, too; the same bits
-    twice, and every number written. beside: the second time with the kernels that leave other threads room."""
+    twice, and every number written. beside: the second time with the kernels that leave other processes room."""
     import cupy
 
     from minidl.ops import cuda
@@ -105,14 +104,17 @@ def outputs_are_those_of_the_steps(name: str, n: int, beside: bool = False) -> N
     expected = by_steps(region, cpu, tuple(a.astype("d") if a.dtype == np.float32 else a for a in given))
     on_device = [cupy.asarray(a) for a in given]
     results = []
-    for poison, where in ((np.nan, nullcontext()), (1e30, shared_with_threads() if beside else nullcontext())):
+    for poison, room in ((np.nan, False), (1e30, beside)):
         launch.memory._kept.forget()
-        with where:
+        leave_room(room)
+        try:
             found = cuda.region_step(region, *on_device)
             for array in found:
                 array.fill(poison)                                         # the memory that the next call gets
             del found
             results.append([array.get() for array in cuda.region_step(region, *on_device)])
+        finally:
+            leave_room(False)
     for one, again, exact in zip(*results, expected, strict=True):
         np.testing.assert_array_equal(one, again)
         assert one.shape == exact.shape

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import json
 import os
 import pickle
@@ -13,13 +15,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -28,10 +27,10 @@ from tiers import marks
 
 import minidl
 from minidl import data, nn, optim, training
+from minidl.data import once
 from minidl.ops.cpu import parallel
 from minidl.tools import cli, workers
 from minidl.tools import sweep as sweeps
-from minidl.tools.cli import sweep as commands
 from minidl.tools.cli.sweep import values_of
 
 ROOT = Path(minidl.__file__).parents[1]
@@ -132,15 +131,6 @@ def test_flags_that_contradict_a_sweep(flags: list[str], said: str, capsys: pyte
     assert not Path("runs").exists()
 
 
-def test_workers_that_cannot_be(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["train", *QUICK, "--sweep", "precision=fp32|tf32", "--workers", "2"]
-    with monkeypatch.context() as patch:
-        patch.setattr(commands.train, "prepare", lambda args: "cuda")
-        assert cli.main(flags) == 2
-    assert ("--workers=2 contradicts --sweep precision=...: on a GPU, nets that are trained at once have one "
-            "precision; leave one out") in capsys.readouterr().err
-
-
 # ---------------------------------------------------------------- nets by the command line
 @pytest.mark.slow
 def test_each_net_has_the_bits_that_it_has_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,7 +227,7 @@ def test_a_process_ends_quietly_if_the_first_one_is_gone(monkeypatch: pytest.Mon
         monkeypatch.setattr(f"minidl.tools.workers.{name}", stand_in)
     monkeypatch.setattr(sys, "orig_argv", [])
     monkeypatch.setenv("MINIDL_NUM_THREADS", "1")
-    workers._serve(Gone(), 1, [])
+    workers._serve(Gone(), 1, [], None, False)
     parallel.threads.cache_clear()
 
 
@@ -269,7 +259,7 @@ def test_a_sweep_that_was_ended_goes_on_to_the_bit(signum: int) -> None:
 
 
 # ---------------------------------------------------------------- random sweeps
-# In threads, interrupted four times; with nets that fail; that diverge; and in processes of which one is killed.
+# Interrupted four times; with nets that fail; that diverge; and in processes of which one is killed.
 QUICK_SWEEPS = (10, 22, 27, 37)
 
 
@@ -286,7 +276,7 @@ def test_random_sweeps(number: int) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("number", range(8))
 def test_gpu_random_sweeps(number: int) -> None:
-    """In threads, each with a stream of its own."""
+    """Also in processes."""
     _, wrong, counts = random_sweeps.check(number, "cuda")
     assert not wrong, f"{random_sweeps.drawn(number)}: {wrong}"
     assert counts["nets"] >= 2
@@ -299,114 +289,102 @@ def test_random_sweeps_find_a_net_that_knows_its_neighbours(monkeypatch: pytest.
     assert random_sweeps.check(27)[1]
 
 
-# ---------------------------------------------------------------- threads, as on a GPU
-ENDS = {13: ("failed", "its thread ended by SystemExit: thirteen"), 14: ("failed", "fourteen"), 15: ("diverged", None)}
-
-
-def ending(width: int = 8, classes: int = 10) -> nn.Module:
-    print(f"{width} wide")
-    if width == 13:
-        raise SystemExit("thirteen")
-    if width == 14:
-        raise RuntimeError("fourteen")
-    return build(width, classes)
-
-
-def overflowing(net: nn.Module, optimizer: Any, folder: Path) -> list[Any]:
-    """The net of width 15 has infinite weights from the start."""
-    if "width=15" in folder.name:
-        with minidl.no_grad():
-            net[1].weight.fill_(1e38)
-    return []
-
-
-def test_threads_give_each_net_the_bits_that_it_has_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever its neighbours do. Each net's lines are in its log."""
-    given: dict[str, Any] = {"epochs": 3, "lr": 0.1, "width": [8, 13, 9, 14, 15, 10], "callbacks": overflowing,
-                             "device": "cpu"}
-    with random_sweeps.as_on_a_gpu():
-        found = minidl.sweep(ending, (digits(), digits("test", 100)), **given, folder="all", workers=4)
-    assert capsys.readouterr().out == ""
-    assert len(found.rows) == 6
-    for row in found.rows:
-        width = row["settings"]["width"]
-        assert Path(f"all/width={width}.log").read_text().startswith(f"{width} wide\n")
-        if width in ENDS:
-            state, why = ENDS[width]
-            assert row["state"] == state, row["why"]
-            assert row["why"] == (why or row["why"])
-        else:
-            minidl.sweep(ending, (digits(), digits("test", 100)), **{**given, "width": width}, folder=f"{width}",
-                         workers=0)
-            assert same(row["folder"], f"{width}/net")
-
-
-Work = Callable[[workers.Net, Path], object]
-
-
-def in_threads(count: int, work: Work, threads: int = 3) -> list[tuple[str, ...]]:
-    """What becomes of so many nets, by name, in the folder."""
+# ---------------------------------------------------------------- processes, as on a GPU
+def as_on_a_gpu(count: int, work: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """What becomes of so many nets, by name, in the folder, with three processes."""
+    monkeypatch.setattr(workers, "_current_gpu", lambda: None)
     done, nets = list[tuple[str, ...]](), [workers.Net(str(i), {}, 1) for i in range(count)]
-    with random_sweeps.as_on_a_gpu():
-        workers.in_threads(nets, workers.Job(Path(), lambda shared, net, path, told: work(net, path), None), threads,
-                           lambda net, *outcome: done.append((net.name, *outcome)), lambda nets: None)
+    workers.train_all(nets, workers.Job(Path.cwd(), work, None), 3, "cuda",
+                      lambda net, *outcome: done.append((net.name, *outcome)), lambda nets: None, None)
     return sorted(done)
 
 
 def an_epoch(path: Path) -> None:
-    path.mkdir(parents=True, exist_ok=True)
+    path.mkdir(exist_ok=True)
     with open(path / "metrics.jsonl", "a") as file:
         file.write("{}\n")
 
 
-@pytest.mark.parametrize("state", ["new", "goes on", "the first fails"])
-def test_the_others_begin_after_the_first_epoch(state: str) -> None:
-    first, begun, together = "1" if state == "the first fails" else "0", list[str](), threading.Barrier(3)
-
-    def work(net: workers.Net, path: Path) -> None:
-        begun.append(net.name)
-        if net.name < first:
-            raise RuntimeError("fails")
-        if net.name == first:
-            time.sleep(0.1)
-            assert begun[-1] == first
-            an_epoch(path)
-        if net.name <= str(int(first) + 2):
-            together.wait(10)
-
-    if state == "goes on":
-        an_epoch(Path("0"))
-    assert in_threads(6, work)[1:] == [(str(i), "finished", "") for i in range(1, 6)]
+def begins(path: Path) -> list[str]:
+    """A net begins. Returns the names of those that have begun."""
+    path.with_suffix(".begun").touch()
+    return sorted(each.stem for each in path.parent.glob("*.begun"))
 
 
-def test_nets_that_get_no_memory_are_trained_by_fewer_threads() -> None:
-    """Of 10 each first net takes 2, the others 5, and the last one 11, which has failed even alone."""
-    held, tries, lock = [0], Counter[str](), threading.Lock()
-
-    def work(net: workers.Net, path: Path) -> None:
-        size = {"0": 2, "5": 11}.get(net.name, 5)
-        tries[net.name] += 1
-        with lock:
-            if held[0] + size > 10:
-                raise MemoryError(f"{size} of {10 - held[0]}")
-            held[0] += size
+def by_itself_at_first(shared: object, net: workers.Net, path: Path, told: object) -> None:
+    """Net 0 fails, 1 has an epoch later; then three go on when all of them have begun."""
+    there = begins(path)
+    if net.name == "0":
+        raise RuntimeError("fails")
+    if net.name == "1":
+        time.sleep(0.3)
+        assert begins(path) == there == ["0", "1"]
         an_epoch(path)
-        time.sleep(0.1)
-        with lock:
-            held[0] -= size
-
-    assert in_threads(6, work) == [*((str(i), "finished", "") for i in range(5)), ("5", "failed", "11 of 10")]
-    assert sum(tries.values()) > 6
+    deadline = time.monotonic() + 20
+    while net.name < "4" and len(begins(path)) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
-def test_a_thread_without_a_stream_ends_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_device", lambda: 0)
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [False, True])
+def test_the_others_begin_after_the_first_epoch(before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a net that goes on."""
+    if before:
+        an_epoch(Path("1"))
+    assert as_on_a_gpu(6, by_itself_at_first, monkeypatch) == [
+        ("0", "failed", "fails"), *((str(i), "finished", "") for i in range(1, 6))]
 
-    def none(device: int) -> None:
-        raise MemoryError("no stream")
-    monkeypatch.setattr(workers, "_on_a_stream", none)
-    with pytest.raises(MemoryError, match="no stream"):
-        workers.in_threads([workers.Net("0", {}, 1)], workers.Job(Path(), len, None), 2, lambda *_: None, len)
+
+def of_ten(shared: object, net: workers.Net, path: Path, told: object) -> None:
+    """Of 10 each first net takes 2, the others 5, and the last one 11, which has failed even alone."""
+    import fcntl
+
+    held = path.with_suffix(f".{ {'0': 2, '5': 11}.get(net.name, 5)}")
+    with open(path.with_suffix(".tries"), "a") as tries:
+        tries.write("again\n")
+    with contextlib.suppress(FileNotFoundError):           # of a try before
+        held.unlink()
+    with open("lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        free = 10 - sum(int(each.suffix[1:]) for each in path.parent.glob("*.[0-9]*"))
+        if int(held.suffix[1:]) > free:
+            message = f"{held.suffix[1:]} of {free}"
+            raise MemoryError(message) if int(net.name) % 2 else RuntimeError(f"cudaErrorMemoryAllocation: {message}")
+        held.touch()
+    an_epoch(path)
+    time.sleep(0.2)
+    held.unlink()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files are locked by flock")
+@pytest.mark.slow
+def test_nets_that_get_no_memory_are_trained_by_fewer_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert as_on_a_gpu(6, of_ten, monkeypatch) == [
+        *((str(i), "finished", "") for i in range(5)), ("5", "failed", "11 of 10")]
+    tries = sum(len(path.read_text().splitlines()) for path in Path().glob("*.tries"))
+    assert 6 < tries <= 6 + 4              # each one more ends a process: three, and one that begins when none is left
+
+
+@pytest.mark.slow
+def test_processes_that_no_gpu_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them, here, where there is no such GPU: it is said why."""
+    monkeypatch.setattr(workers, "_current_gpu", lambda: 99)
+    nets = [workers.Net(str(i), {}, 1) for i in range(3)]
+    with pytest.raises(ValueError, match=r"^sweep: no process can begin on the GPU: .+; end what else uses its memory, "
+                                         r"or train in this process: workers=0$"):
+        workers.train_all(nets, workers.Job(Path.cwd(), of_ten, None), 2, "cuda", len, len, None)
+
+
+@pytest.mark.parametrize(("cores", "gibibytes", "count"), [
+    (16, 139, 8), (32, 15, 7), (8, 24, 4), (2, 24, 0), (8, 3.9, 0)])
+def test_nets_at_once_on_a_gpu(cores: int, gibibytes: float, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for two cores, with 2 GiB each; 0: in this process."""
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    monkeypatch.setattr(parallel, "threads", lambda: cores)
+    monkeypatch.setattr(cupy.cuda.runtime, "memGetInfo", lambda: (0, int(gibibytes * 2**30)))
+    assert sweeps.most_at_once("cuda") == count
+    assert sweeps.most_at_once("cpu") == cores
 
 
 class Items:
@@ -421,46 +399,10 @@ class Items:
 
 
 def test_what_makes_batches_prints_to_the_nets_log(capsys: pytest.CaptureFixture[str]) -> None:
-    for folder, within in (("threads", random_sweeps.as_on_a_gpu()), ("one", nullcontext())):
-        with within:
-            minidl.sweep(build, (Items(), Items()), epochs=1, lr=[0.1, 0.2], folder=folder, say=None, progress=False,
-                         device="cpu", workers=3 if folder == "threads" else 0)
-        assert "item" not in capsys.readouterr().out
-        assert {Path(folder, f"lr={rate}.log").read_text().count("item ") for rate in (0.1, 0.2)} == {40}
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_only_a_sweeps_own_nets_stop_with_it() -> None:
-    """By Ctrl-C, and by SIGTERM, which also writes their checkpoints; a training of another thread goes on."""
-    own, ended = threading.Event(), list[BaseException]()
-
-    def other() -> None:
-        net = build()
-        try:
-            training.fit(net, minidl.optim.SGD(net.parameters(), 0.1), *[data.DataLoader(digits(), 50)] * 2, epochs=3,
-                         checkpoints="other", say=None, callbacks=mock.Mock(
-                             spec=["on_epoch_end"], on_epoch_end=lambda metrics: own.wait(10) and None))
-        except BaseException as error:
-            ended.append(error)
-
-    thread = threading.Thread(target=other)
-    thread.start()
-
-    def stop(net: nn.Module, optimizer: Any, folder: Path) -> Any:
-        class Stop:
-            def on_epoch_end(self, metrics: Any) -> None:
-                if metrics["epoch"] == 2:
-                    os.kill(os.getpid(), signal.SIGTERM)
-        return Stop()
-    with random_sweeps.as_on_a_gpu(), pytest.raises(training.checkpoint.Interrupted) as found:
-        minidl.sweep(build, (digits(), digits("test", 100)), epochs=1000, lr=[0.1, 0.2], folder="all", workers=2,
-                     device="cpu", callbacks=stop, say=None)
-    own.set()
-    thread.join()
-    assert found.value.signum == signal.SIGTERM
-    assert not ended
-    assert Path("all/lr=0.1/checkpoint.h5").exists()
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    minidl.sweep(build, (Items(), Items()), epochs=1, lr=[0.1, 0.2], folder="one", say=None, progress=False,
+                 device="cpu", workers=0)
+    assert "item" not in capsys.readouterr().out
+    assert {Path(f"one/lr={rate}.log").read_text().count("item ") for rate in (0.1, 0.2)} == {40}
 
 
 # ---------------------------------------------------------------- in Python
@@ -497,6 +439,20 @@ def test_the_commit_is_asked_once_per_sweep(monkeypatch: pytest.MonkeyPatch) -> 
             assert begin["origin"]["commit"] == commit
     assert [training.origin()["commit"] for _ in range(2)] == ["commit 3", "commit 4"]
     assert asked == ["git"] * 4
+
+
+def test_data_are_on_the_device_once_for_all_nets_and_not_longer_than_they_are_there() -> None:
+    """A fold is there for its own net alone, so its copy goes with it."""
+    with once.unchanging():
+        part, copies = digits()[:50], once._found[-1].of_objects
+        labels, again = (data.DataLoader(part, 10).stored.labels for _ in range(2))
+        assert labels is again
+        assert copies
+        del part, again
+        gc.collect()
+        assert not copies
+    part = digits()[:50]
+    assert data.DataLoader(part, 10).stored.labels is not data.DataLoader(part, 10).stored.labels
 
 
 def test_folds_and_the_ensemble_of_their_nets() -> None:

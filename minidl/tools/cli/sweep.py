@@ -110,9 +110,6 @@ def sweep(args: argparse.Namespace, prog: str) -> None:
         if name.startswith("option.") and name[7:] not in options:
             raise ValueError(f"--sweep: model {first.model!r} has no option {name[7:]!r}; it has "
                              f"{', '.join(options) or 'none'}")
-    if where == "cuda" and "precision" in swept and (args.workers or 1) > 1:
-        raise ValueError(f"--workers={args.workers} contradicts --sweep precision=...: on a GPU, nets that are trained "
-                         "at once have one precision; leave one out")
 
     def settings(each: dict[str, Any]) -> argparse.Namespace:
         found = train.settings([*flags, *_flags(each)], prog)
@@ -128,7 +125,7 @@ def sweep(args: argparse.Namespace, prog: str) -> None:
     workers = min(len(nets), args.workers or nets_of.most_at_once(where))
     ranks = f" on each of {current().size} ranks" * (current().size > 1)
     say(f"{found.model} on {data.name} ({data.source}): {len(data.labels)} training and {len(test.labels)} test "
-        f"{test.items}, {where}, {len(nets)} nets, {workers} at once{ranks}, sweep folder {folder}")
+        f"{test.items}, {where}, {len(nets)} nets, {workers or 1} at once{ranks}, sweep folder {folder}")
     facts = {"spec": known["spec"], "flags": known["flags"], "code": zoo.find(found.model).code,
              "data": nets_of.of_data(data, test)}
     with train.going_on("sweep", folder, args) as again:

@@ -178,7 +178,7 @@ def _of_runs(p: Parser) -> None:
                        "in run folders in one: lr=0.01:0.3:16:log (16 numbers), seed=0:8 (0 to 7), "
                        "optimizer=sgd|adamw, option.NAME=V|V")
     p.add_argument("--workers", type=POSITIVE, metavar="N", help="nets of a sweep that are trained at once "
-                   "(default: on a CPU one for each core, on a GPU one)")
+                   "(default: one for each core; on a GPU one for two cores, up to 8)")
     p.add_argument("--check-grads", action="store_true", help="do not train: compare the gradients of the whole net "
                    f"with finite differences in float64, on {SAMPLES} training images or rows")
     p.add_argument("--save-every", type=WHOLE, default=0, metavar="N", help="write a checkpoint each N steps, beside "

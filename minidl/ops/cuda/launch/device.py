@@ -27,6 +27,17 @@ def driver() -> Any:
     return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
 
 
+MPS_ENABLED = 133                          # CU_DEVICE_ATTRIBUTE_MPS_ENABLED
+
+
+def is_served_by_mps() -> bool:
+    """Whether NVIDIA's Multi-Process Service lets the kernels of several processes run at the same time on the current
+    device. From CUDA 12.4 on."""
+    found = ctypes.c_int()
+    failed = driver().cuDeviceGetAttribute(ctypes.byref(found), MPS_ENABLED, cupy.cuda.runtime.getDevice())
+    return not failed and bool(found.value)
+
+
 @functools.cache
 def compute_capability() -> int:
     """10 times major plus minor: 90 for 9.0."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 
-from ....core.device import is_shared
+from ....core.device import leaves_room
 from ...common.primitives import Array
 from ...common.region import Region, by_steps
 from .. import launch
@@ -31,7 +31,7 @@ class Size(NamedTuple):
 
 
 WHOLE, HALF = Size(1, 640, 640, 8), Size(2, 384, 384, 12)        # of a multiprocessor
-SHARING = Size(2, 384, 640, 8)              # so that other threads' blocks have the other half: the same sums as WHOLE
+SHARING = Size(2, 384, 640, 8)             # other processes' blocks have the other half: the same sums as WHOLE
 
 
 def constants(threads: int) -> tuple[launch.Constant, ...]:
@@ -68,12 +68,12 @@ def _generated(region: Region, beside: bool) -> Generated | None:
 
 def can_region_step(region: Region) -> bool:
     """Whether there is a kernel for a region."""
-    return _generated(region, is_shared()) is not None
+    return _generated(region, leaves_room()) is not None
 
 
 def region_step(region: Region, *arrays: cupy.ndarray) -> tuple[Array, ...]:
     """The outputs of a region, for its inputs."""
-    kernels = _generated(region, is_shared())
+    kernels = _generated(region, leaves_room())
     if kernels is None or not all(array.flags.c_contiguous and array.data.ptr % 16 == 0 for array in arrays):
         return by_steps(region, sys.modules[__package__.rpartition(".")[0]], arrays)
     emitted = kernels.emitted
