@@ -373,9 +373,10 @@ def most_at_once(device: str) -> int:
     these, each with 2 GiB of its memory, or none, since a process for one net at a time would only begin later."""
     if device != "cuda":
         return parallel.threads()
-    import cupy
+    from cupy.cuda import runtime
 
-    count: int = min(MOST_ON_A_GPU, parallel.threads() // 2, cupy.cuda.runtime.memGetInfo()[1] >> 31)
+    memory: int = runtime.getDeviceProperties(runtime.getDevice())["totalGlobalMem"]       # this takes none of it
+    count = min(MOST_ON_A_GPU, parallel.threads() // 2, memory >> 31)
     return count if count > 1 else 0
 
 

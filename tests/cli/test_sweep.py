@@ -382,7 +382,8 @@ def test_nets_at_once_on_a_gpu(cores: int, gibibytes: float, count: int, monkeyp
     """One for two cores, with 2 GiB each; 0: in this process."""
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     monkeypatch.setattr(parallel, "threads", lambda: cores)
-    monkeypatch.setattr(cupy.cuda.runtime, "memGetInfo", lambda: (0, int(gibibytes * 2**30)))
+    monkeypatch.setattr(cupy.cuda.runtime, "getDevice", lambda: 0)
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceProperties", lambda i: {"totalGlobalMem": int(gibibytes * 2**30)})
     assert sweeps.most_at_once("cuda") == count
     assert sweeps.most_at_once("cpu") == cores
 
