@@ -28,7 +28,6 @@ from minidl.data.sources import counted
 from minidl.distributed import by_first, current, start
 from minidl.distributed.world import World, alone
 from minidl.nn.weights import warn_of_change
-from minidl.ops.cpu import parallel
 from minidl.training import RunFolder, fit, read_config, read_metrics
 from minidl.training.checkpoint import lock
 from minidl.training.metrics import Progress, show
@@ -39,7 +38,7 @@ from .cli.runs import aligned, outcome, place, shown
 from .plot.figures import short, write
 from .plot.page import Run, document, number_table
 from .plot.svg import chart, series
-from .workers import Job, Net, Outcome, train_all
+from .workers import Job, Net, Outcome, most_at_once, train_all
 
 FILE, ROWS, PAGE = "sweep.json", "sweep.jsonl", "sweep.html"
 REPEATS = ("seed", "fold")                 # settings over which results spread: none of their values is better
@@ -364,20 +363,7 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
 
 
 OWN = "epochs", "batch_size", "optimizer", "schedule", "seed", "fold"     # settings of any sweep
-MOST_ON_A_GPU = 8                          # processes
 OF_NETS = "dataset", "batch_size", "seed", "shuffle", "device", "part"         # what the sweep gives to loaders
-
-
-def most_at_once(device: str) -> int:
-    """How many nets are trained at once if nothing else is said: a process per CPU thread; on a GPU one for two of
-    these, each with 2 GiB of its memory, or none, since a process for one net at a time would only begin later."""
-    if device != "cuda":
-        return parallel.threads()
-    from cupy.cuda import runtime
-
-    memory: int = runtime.getDeviceProperties(runtime.getDevice())["totalGlobalMem"]       # this takes none of it
-    count = min(MOST_ON_A_GPU, parallel.threads() // 2, memory >> 31)
-    return count if count > 1 else 0
 
 
 def new_folder(name: str) -> Path:

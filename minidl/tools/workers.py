@@ -14,18 +14,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from minidl.core.device import leave_room
 from minidl.ops.cpu import parallel
 
 PAUSE, FIRST_PAUSE = 0.5, 0.02             # seconds between two looks at how far the nets are, and at the first one
+MOST_ON_A_GPU = 8                          # processes
 AGAIN = "again"                            # the state of a net for which there was no memory
 NO_MEMORY = "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY"    # in messages of errors that are no MemoryError
 AT_ITS_START = ("sweep: a process ended at its start, with status {}; in a script, call minidl.sweep below "
                 '`if __name__ == "__main__":`, and define functions above it, or train in this process: workers=0')
 
+Connection: TypeAlias = "connection.Connection[Any, Any]"
 Outcome = tuple[str, str]                  # a net's state, and why it failed
 
 
@@ -50,6 +53,19 @@ class Job(NamedTuple):
 
 Done = Callable[[Net, str, str], None]     # takes what became of a net
 Look = Callable[[Sequence[Net]], None]     # takes the nets that are trained now
+
+
+def most_at_once(device: str) -> int:
+    """How many nets are trained at once if nothing else is said: a process per CPU thread; on a GPU one for two of
+    these, each with 2 GiB of its memory, or none, since a process for one net at a time would only begin later."""
+    if device != "cuda":
+        return parallel.threads()
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    memory: int = runtime.getDeviceProperties(runtime.getDevice())["totalGlobalMem"]       # this takes none of it
+    count = min(MOST_ON_A_GPU, parallel.threads() // 2, memory >> 31)
+    return count if count > 1 else 0
 
 
 def train_all(todo: Sequence[Net], job: Job, workers: int, device: str, done: Done, look: Look,
@@ -120,8 +136,8 @@ class Processes:
         self.gpu = _current_gpu() if device == "cuda" else None
         self.alone = device == "cuda"                  # until a net has had an epoch
         self.before = {net.name: _written(folder, net) for net in todo} if self.alone else {}
-        self.running = dict[Any, tuple[Any, Net | None]]()         # by connection: a process, and its net
-        self.idle, self.begun = list[Any](), list[Any]()           # connections of those without one; all processes
+        self.running = dict[Connection, tuple[BaseProcess, Net | None]]()      # a process, and its net
+        self.idle, self.begun = list[Connection](), list[BaseProcess]()        # those without one; all
         self.beside = set[str]()                       # nets that were not always alone
 
     def run(self) -> None:
@@ -130,8 +146,8 @@ class Processes:
             for _ in range(self.workers):
                 self.begin()
             while self.running:
-                ready: list[Any] = connection.wait(list(self.running), FIRST_PAUSE if self.alone else PAUSE)
-                ended = [outcome for here in ready if (outcome := self.hear(here))]
+                ready = connection.wait(list(self.running), FIRST_PAUSE if self.alone else PAUSE)
+                ended = [outcome for here in ready if (outcome := self.hear(cast(Connection, here)))]
                 self.hand_out()            # so that no process waits for what is written here
                 for outcome in ended:
                     self.done(*outcome)
@@ -159,13 +175,13 @@ class Processes:
         self.running[here] = process, None
         self.begun.append(process)
 
-    def end(self, here: Any) -> Any:
+    def end(self, here: Connection) -> BaseProcess:
         """A process has nothing left to do, or is gone."""
         process, _ = self.running.pop(here)
         here.close()
         return process
 
-    def hear(self, here: Any) -> tuple[Net, str, str] | None:
+    def hear(self, here: Connection) -> tuple[Net, str, str] | None:
         """What a process says: that it is ready for the job, or has it, or no memory; and what became of a net, which
         is returned."""
         process, net = self.running[here]
@@ -239,7 +255,7 @@ def _use_gpu(number: int, beside: bool) -> None:
     leave_room(beside and is_served_by_mps())
 
 
-def _serve(parent: connection.Connection[Any, Any], threads: int, command: list[str], gpu: int | None,
+def _serve(parent: Connection, threads: int, command: list[str], gpu: int | None,
            beside: bool) -> None:
     """A process: train the nets that it is sent, until there are no more, or the process that sends them is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)       # Ctrl-C reaches the first process, which ends the others

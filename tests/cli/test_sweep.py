@@ -384,8 +384,8 @@ def test_nets_at_once_on_a_gpu(cores: int, gibibytes: float, count: int, monkeyp
     monkeypatch.setattr(parallel, "threads", lambda: cores)
     monkeypatch.setattr(cupy.cuda.runtime, "getDevice", lambda: 0)
     monkeypatch.setattr(cupy.cuda.runtime, "getDeviceProperties", lambda i: {"totalGlobalMem": int(gibibytes * 2**30)})
-    assert sweeps.most_at_once("cuda") == count
-    assert sweeps.most_at_once("cpu") == cores
+    assert workers.most_at_once("cuda") == count
+    assert workers.most_at_once("cpu") == cores
 
 
 class Items:
