@@ -23,7 +23,7 @@ from .images import Augment, Stored
 from .once import once
 from .sets.datasets import Dataset
 from .sets.table import Table
-from .sources import arrays_of, checked_order, collated, item_of, leaves, mapped
+from .sources import arrays_of, as_set, checked_order, collated, item_of, leaves, mapped
 
 if TYPE_CHECKING:                          # a TypeVar's default: Python's own has it from 3.13 on
     import typing_extensions
@@ -41,7 +41,8 @@ class DataLoader(Watched, Generic[D]):
     dataset: a `data.Dataset` of images: a batch is (images float (n,c,h,w), labels int64 (n,)). Or a `data.Table`: a
     batch is (rows float (n,columns), labels int64 (n,)). Or arrays, one or a tuple or a dict of them, of any shape and
     dtype, whose first axis counts items: a batch has the same form with n items, and values stay as they are (bytes are
-    not scaled). Or any object with len() and [i]: its items (numbers, arrays, tuples and dicts of them) are stacked.
+    not scaled). Or any object with len() and [i]: its items (numbers, arrays, tuples and dicts of them) are stacked. A
+    Subset of a Dataset or a Table is one, too, unless a transform makes its items.
     batch_size: items per batch; the last batch may be smaller, or is dropped with drop_last.
     shuffle: a new order in each epoch, the permutation of Philox(seed, epoch); False keeps the stored order. Each
     iteration is the next epoch, from 0; `set_epoch` says which epoch is next.
@@ -92,7 +93,7 @@ class DataLoader(Watched, Generic[D]):
             _check_int(what, value, least)
         if dtype is not None and np.dtype(dtype) not in (np.float32, np.float64):
             raise ValueError(f"DataLoader: dtype is {np.dtype(dtype)} but must be float32 or float64")
-        self.dataset: Any = dataset
+        self.dataset: Any = as_set(dataset) if transform is None else dataset
         self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
         self.drop_last, self.padding, self.prefetch, self.transform = drop_last, padding, prefetch, transform
         self.augment, self.device, self.part = augment, resolve(device), part
@@ -103,14 +104,14 @@ class DataLoader(Watched, Generic[D]):
         self.std: tuple[float, ...] | None = None
         self._item: Callable[[int], Any]
         self.stored: Any = None            # data on the device, to pick from; None: items are stacked on the host
-        if isinstance(dataset, Dataset):
-            self._store_images(dataset, mean, std)
-        elif isinstance(dataset, Table):
-            self._store_arrays(self._normalised(dataset, mean, std), padding=padding or None, augment=augment)
+        if isinstance(self.dataset, Dataset):
+            self._store_images(self.dataset, mean, std)
+        elif isinstance(self.dataset, Table):
+            self._store_arrays(self._normalised(self.dataset, mean, std), padding=padding or None, augment=augment)
         else:
             self._store_arrays(dataset, mean=mean, std=std, padding=padding or None, augment=augment)
         if self.count < (batch_size if drop_last else 1):
-            name, what = ((dataset.name, dataset.items) if isinstance(dataset, (Dataset, Table)) else
+            name, what = ((self.dataset.name, self.dataset.items) if isinstance(self.dataset, (Dataset, Table)) else
                           (type(dataset).__name__, "items"))
             raise ValueError(f"DataLoader: {name} has {self.count} {what} but a batch needs "
                              f"{batch_size if drop_last else 1}; use more {what} or a smaller batch")

@@ -168,6 +168,13 @@ class Subset:
         return self._get(by_place, int(self.indices[one_place("Subset", index)]))
 
 
+def as_set(data: object) -> object:
+    """A Subset of a data set as a data set, which has classes, and pixels that are scaled; other data as they are."""
+    if not isinstance(data, Subset) or not isinstance(whole := as_set(data.source), (Dataset, Table)):
+        return data
+    return whole[data.indices]
+
+
 def checked_order(order: object, count: int, who: str) -> np.ndarray:
     """The order that a loader gives, checked: as many places as there are items, each from 0; a place may come more
     than once. Raises TypeError for what is not integers, ValueError for another count and for places out of range."""

@@ -24,7 +24,7 @@ from minidl import nn, ops, optim, zoo
 from minidl.core import device as devices
 from minidl.data import DataLoader, Dataset, Table
 from minidl.data.once import unchanging
-from minidl.data.sources import counted
+from minidl.data.sources import as_set, counted
 from minidl.distributed import by_first, current, start
 from minidl.distributed.world import World, alone
 from minidl.nn.weights import warn_of_change
@@ -353,6 +353,8 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     given = {"epochs": epochs, "batch_size": batch_size, "optimizer": optimizer, "schedule": schedule, **settings,
              "seed": seed, **({"fold": range(fold)} if type(fold) is int else {})}
     say = None if start().rank else say
+    if "transform" not in (loader or {}):  # as a DataLoader takes them, but once for all nets
+        data = as_set(data) if fold is not None or not isinstance(data, (tuple, list)) else tuple(map(as_set, data))
     program = _Program(build, data, fold, given, loss, metrics, callbacks, dict(loader or {}), devices.resolve(device))
     nets, facts = program.nets(), program.facts()
     place_ = by_first(lambda: Path(folder) if folder is not None else new_folder(facts["model"]))

@@ -456,6 +456,16 @@ def test_data_are_on_the_device_once_for_all_nets_and_not_longer_than_they_are_t
     assert data.DataLoader(part, 10).stored.labels is not data.DataLoader(part, 10).stored.labels
 
 
+@pytest.mark.parametrize("fold", [None, 2])
+def test_a_subset_of_a_data_set_is_swept_as_one(fold: int | None) -> None:
+    """Normalised, with its classes, and told apart by its contents."""
+    part, own = data.Subset(digits(), range(60)), digits()[:60]
+    rows = [minidl.sweep(build, given if fold else (given, given), fold=fold, epochs=1, lr=0.1, folder=f"{i}",
+                         workers=0, say=None).rows for i, given in enumerate((part, own))]
+    assert [row["best"] for row in rows[0]] == [row["best"] for row in rows[1]]
+    assert training.read_config("0/sweep.json")["data"] == training.read_config("1/sweep.json")["data"] != {}
+
+
 def test_folds_and_the_ensemble_of_their_nets() -> None:
     whole = digits(count=150)
     found = minidl.sweep(build, whole, epochs=1, lr=0.1, fold=3, seed=[0, 1], folder="all", workers=0)

@@ -14,7 +14,7 @@ import pytest
 
 import minidl
 from minidl import Tensor, data
-from minidl.data import DataLoader, Dataset, DeviceBatches, Subset, own_batches, random_split, sources
+from minidl.data import DataLoader, Dataset, DeviceBatches, Subset, load, own_batches, random_split, sources
 from minidl.data.chance import chances
 
 RNG = np.random.default_rng(0)
@@ -397,6 +397,20 @@ def test_a_subset_of_arrays_has_an_item_of_each() -> None:
         Subset((X, Y), [10])
     with pytest.raises(ValueError, match=r"^Subset: the arrays have shapes \(10, 7\), \(9,\) but their first axes "):
         Subset((X, Y[:9]), [0])
+
+
+@pytest.mark.parametrize("name", ["synthetic-shapes", "synthetic-table"])
+def test_a_subset_of_a_data_set_is_one(name: str) -> None:
+    """Its images were bytes that no layer takes. With a transform, items are what that makes of them."""
+    whole: Any = load(name, "test", count=30)
+    part: Any = Subset(Subset(whole, range(20)), [7, 2, 2])
+    own = {"shuffle": False, "mean": 0.25, "std": 0.5}
+    loader = DataLoader(part, 3, **own)
+    same(next(iter(loader)), next(iter(DataLoader(whole[[7, 2, 2]], 3, **own))))
+    assert loader.dataset.classes == whole.classes
+    item, label = next(iter(DataLoader(part, 3, shuffle=False, transform=lambda item, label: (item / 2.0, label))))
+    np.testing.assert_array_equal(item * 2, getattr(whole, whole.items)[[7, 2, 2]])
+    np.testing.assert_array_equal(label, whole.labels[[7, 2, 2]])
 
 
 def test_a_part_of_an_object_is_batched() -> None:
