@@ -28,7 +28,9 @@ def unchanging() -> Iterator[None]:
     try:
         yield
     finally:
-        _found.pop()
+        found = _found.pop()
+        if not _found:                     # what watches an object refers to this: nothing else would end it at once
+            found.of_objects.clear()
 
 
 def once(of: object, compute: Callable[[], T]) -> T:

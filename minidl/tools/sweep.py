@@ -28,6 +28,7 @@ from minidl.data.sources import as_set, counted
 from minidl.distributed import by_first, current, start
 from minidl.distributed.world import World, alone
 from minidl.nn.weights import warn_of_change
+from minidl.ops.common.geometry import whole
 from minidl.training import RunFolder, fit, read_config, read_metrics
 from minidl.training.checkpoint import lock
 from minidl.training.metrics import Progress, show
@@ -334,11 +335,12 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     folder: a new one, in which each net has its run folder; by default it is in runs/. resume: go on with the sweep
     that is there, if one is. workers: nets at once, each in a process, by default one for each CPU thread, on a GPU one
     for two of these, up to 8; 0: one after another in this thread. What cannot be sent to a process, such as a lambda,
-    is trained in this one. Each net has the bits that it has alone. Ranks that `mpiexec -n`
+    is trained in this one. Processes have what `set_precision` and `set_workspace_limit` said; what else a program sets
+    or registers must be in a file that they import. Each net has the bits that it has alone. Ranks that `mpiexec -n`
     has started share out the nets, each on a GPU of its own; all have the result.
 
-    Raises ValueError for settings that neither the optimizer nor build has, and for a folder that holds another sweep;
-    TypeError for a loss or a metric that cannot be copied: each net has its own.
+    Raises ValueError for settings that neither the optimizer nor build has, for a number of workers that is none, and
+    for a folder that holds another sweep; TypeError for a loss or a metric that cannot be copied: each net has its own.
 
     >>> import tempfile
     >>> from minidl import data, nn
@@ -352,6 +354,8 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     """
     given = {"epochs": epochs, "batch_size": batch_size, "optimizer": optimizer, "schedule": schedule, **settings,
              "seed": seed, **({"fold": range(fold)} if type(fold) is int else {})}
+    if workers is not None:
+        whole("sweep", "workers", workers, 0)
     say = None if start().rank else say
     if "transform" not in (loader or {}):  # as a DataLoader takes them, but once for all nets
         data = as_set(data) if fold is not None or not isinstance(data, (tuple, list)) else tuple(map(as_set, data))

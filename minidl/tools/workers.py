@@ -11,22 +11,26 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from minidl.core.device import leave_room
+from minidl.core.device import leave_room, precision, set_precision, set_workspace_limit, workspace_limit
 from minidl.ops.cpu import parallel
+from minidl.training import Interrupted
 
 PAUSE, FIRST_PAUSE = 0.5, 0.02             # seconds between two looks at how far the nets are, and at the first one
+PATIENCE = 10.0                            # seconds for a process to end, and free its memory
 MOST_ON_A_GPU = 8                          # processes
 AGAIN = "again"                            # the state of a net for which there was no memory
-NO_MEMORY = "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY"    # in messages of errors that are no MemoryError
+# In messages of errors that are no MemoryError
+NO_MEMORY = "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED"
 AT_ITS_START = ("sweep: a process ended at its start, with status {}; in a script, call minidl.sweep below "
-                '`if __name__ == "__main__":`, and define functions above it, or train in this process: workers=0')
+                '`if __name__ == "__main__":`, and define functions above it, or train in this process: workers=0, on '
+                "the command line --workers 0")
 
 Connection: TypeAlias = "connection.Connection[Any, Any]"
 Outcome = tuple[str, str]                  # a net's state, and why it failed
@@ -122,8 +126,8 @@ def packed(job: Job) -> tuple[bytes, str]:
 
 
 class Processes:
-    """Share nets out among `workers` processes. If one ends, its net has failed, and another one follows. A net that
-    gets no memory beside others is trained again, by fewer processes.
+    """Share nets out among `workers` processes. If one ends, its net has failed, and another one follows. If there is
+    no memory for a net, its process ends, and it is trained again beside fewer others, and in the end by itself.
 
     On a GPU the others begin when a first net has had an epoch: so kernels are compiled once, and algorithms measured
     while nothing else is computed there.
@@ -137,28 +141,38 @@ class Processes:
         self.alone = device == "cuda"                  # until a net has had an epoch
         self.before = {net.name: _written(folder, net) for net in todo} if self.alone else {}
         self.running = dict[Connection, tuple[BaseProcess, Net | None]]()      # a process, and its net
-        self.idle, self.begun = list[Connection](), list[BaseProcess]()        # those without one; all
-        self.beside = set[str]()                       # nets that were not always alone
+        self.idle, self.ended = list[Connection](), list[BaseProcess]()        # those without one; that are to end
+        self.again, self.large = set[str](), deque[Net]()      # nets for which there was no memory, once and twice
+        self.last: Net | None = None                   # the one of these that is trained by itself now
+        self.begun = False                             # whether a process could do what it is there for
 
     def run(self) -> None:
         """Until all nets are done."""
+        with _sigterm_interrupts():
+            try:
+                for _ in range(self.workers):
+                    self.begin()
+                while self.running:
+                    self.turn()
+            except BaseException:
+                for process, _ in self.running.values():
+                    process.terminate()    # a training then writes its checkpoint
+                raise
+            finally:
+                for process in (*self.ended, *(process for process, _ in self.running.values())):
+                    process.join()
+
+    def turn(self) -> None:
+        """Hear what processes say, and give nets to those that have none, before what was heard is written."""
+        outcomes = list[tuple[Net, str, str]]()
         try:
-            for _ in range(self.workers):
-                self.begin()
-            while self.running:
-                ready = connection.wait(list(self.running), FIRST_PAUSE if self.alone else PAUSE)
-                ended = [outcome for here in ready if (outcome := self.hear(cast(Connection, here)))]
-                self.hand_out()            # so that no process waits for what is written here
-                for outcome in ended:
-                    self.done(*outcome)
-                self.look(self.nets())
-        except BaseException:
-            for process, _ in self.running.values():
-                process.terminate()        # a training then writes its checkpoint
-            raise
+            for here in connection.wait(list(self.running), FIRST_PAUSE if self.alone else PAUSE):
+                self.hear(cast(Connection, here), outcomes)
+            self.hand_out()
         finally:
-            for process in self.begun:
-                process.join()
+            for outcome in outcomes:
+                self.done(*outcome)
+        self.look(self.nets())
 
     def nets(self) -> list[Net]:
         """Those that are trained now."""
@@ -169,52 +183,70 @@ class Processes:
         here, there = self.context.Pipe()
         threads = max(1, parallel.threads() // self.workers)
         process = self.context.Process(target=_serve, daemon=True, args=(
-            there, threads, sys.orig_argv, self.gpu, self.workers > 1))
+            there, threads, sys.orig_argv, self.gpu, self.workers > 1, (precision(), workspace_limit())))
         process.start()                    # this never returns if a process dies before it has read large args
         there.close()
         self.running[here] = process, None
-        self.begun.append(process)
 
-    def end(self, here: Connection) -> BaseProcess:
-        """A process has nothing left to do, or is gone."""
+    def end(self, here: Connection, wait: float | None = 0) -> int | None:
+        """A process has nothing left to do, or is gone. Returns its status, if it ends within `wait` seconds."""
         process, _ = self.running.pop(here)
         here.close()
-        return process
+        process.join(wait)
+        self.ended += [process] if process.exitcode is None else []
+        return process.exitcode
 
-    def hear(self, here: Connection) -> tuple[Net, str, str] | None:
-        """What a process says: that it is ready for the job, or has it, or no memory; and what became of a net, which
-        is returned."""
+    def hear(self, here: Connection, outcomes: list[tuple[Net, str, str]]) -> None:
+        """What a process says: that it is ready for the job, or has it, or no memory; and what became of its net."""
         process, net = self.running[here]
         try:
             answer = here.recv()
         except (EOFError, OSError):
-            self.end(here).join()
-            if net is None:
-                raise ValueError(AT_ITS_START.format(process.exitcode)) from None
-            if self.queue:
-                self.begin()
-            return net, "failed", f"its process ended with status {process.exitcode}"
+            return self.gone(here, net, outcomes)
         if answer == "ready":
-            here.send_bytes(self.sent)
-            return None
+            with suppress(OSError):        # it has just ended: the next look finds that
+                here.send_bytes(self.sent)
+            return
         state, why = answer
         if state == AGAIN:
-            self.end(here).join()          # so that its memory is free
-            if net is not None and net.name not in self.beside:
-                return net, "failed", why
-            if net is not None:
-                self.beside.remove(net.name)
-                self.queue.appendleft(net)
-            elif not self.running:
-                raise ValueError(f"sweep: no process can begin on the GPU: {why}; end what else uses its memory, or "
-                                 "train in this process: workers=0")
-            return None
-        self.running[here] = process, None
+            return self.no_memory(here, net, why, outcomes)
+        self.running[here], self.begun = (process, None), True
         self.idle.append(here)
+        if net is not None:
+            self.alone = self.alone and state == "failed"
+            outcomes.append((net, state, why))
+
+    def gone(self, here: Connection, net: Net | None, outcomes: list[tuple[Net, str, str]]) -> None:
+        """A process has ended by itself."""
+        idle = here in self.idle
+        if idle:
+            self.idle.remove(here)
+        status = self.end(here, None)
+        if net is not None:
+            outcomes.append((net, "failed", f"its process ended with status {status}"))
+        elif not self.begun or (self.queue and not self.running and not idle):
+            raise ValueError(AT_ITS_START.format(status))
+        if self.queue and (idle or net is not None):
+            self.begin()
+
+    def no_memory(self, here: Connection, net: Net | None, why: str, outcomes: list[tuple[Net, str, str]]) -> None:
+        """A process ends, so that its memory is free. For a net that is too large beside fewer others, too, another one
+        takes its place: that net waits until there are no others."""
+        if self.end(here, PATIENCE) is None:
+            self.ended[-1].terminate()     # a thread that the net has left keeps it
         if net is None:
-            return None
-        self.alone = self.alone and state == "failed"
-        return net, state, why
+            if self.queue and not self.running:
+                raise ValueError(f"sweep: no process can begin on the GPU: {why}; end what else uses its memory, or "
+                                 "train in this process: workers=0, on the command line --workers 0")
+        elif net is self.last or self.workers == 1:    # by itself, too
+            outcomes.append((net, "failed", why))
+        elif net.name not in self.again:
+            self.again.add(net.name)
+            self.queue.append(net)
+        else:
+            self.large.append(net)
+            if self.queue:
+                self.begin()
 
     def hand_out(self) -> None:
         """Give nets to processes that have none. If there are no more, these end; if no process is left, begin one."""
@@ -222,20 +254,41 @@ class Processes:
         while self.idle and self.queue and not (self.alone and self.nets()):
             here, net = self.idle.pop(), self.queue.popleft()
             self.running[here] = self.running[here][0], net
-            with suppress(OSError):        # it has just ended: the next look finds that
+            with suppress(OSError):        # as above
                 here.send(net)
-        if len(now := self.nets()) > 1:
-            self.beside.update(net.name for net in now)
         while self.idle and not self.queue:
             self.end(self.idle.pop())
+        if not self.running and not self.queue and self.large:
+            self.last = self.large.popleft()
+            self.queue.append(self.last)
+            for process in self.ended:     # their memory is free
+                process.join(PATIENCE)
         if self.queue and not self.running:
             self.begin()
 
 
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Within this, SIGTERM raises Interrupted: its default would end the process before nets have their checkpoints."""
+    def interrupt(signum: int, frame: object) -> None:
+        raise Interrupted("sweep: SIGTERM stopped it", signum)
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _written(folder: Path, net: Net) -> int:
     """Bytes of the epochs that a net has had."""
-    path = folder / net.name / "metrics.jsonl"
-    return path.stat().st_size if path.exists() else 0
+    try:
+        return (folder / net.name / "metrics.jsonl").stat().st_size
+    except OSError:
+        return 0
 
 
 def _current_gpu() -> int:
@@ -255,25 +308,29 @@ def _use_gpu(number: int, beside: bool) -> None:
     leave_room(beside and is_served_by_mps())
 
 
-def _serve(parent: Connection, threads: int, command: list[str], gpu: int | None,
-           beside: bool) -> None:
-    """A process: train the nets that it is sent, until there are no more, or the process that sends them is gone."""
+def _serve(parent: Connection, threads: int, command: list[str], gpu: int | None, beside: bool,
+           settings: tuple[str, int]) -> None:
+    """A process: train the nets that it is sent, until there are no more, or the process that sends them is gone.
+    settings: what the program has set for all it computes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)       # Ctrl-C reaches the first process, which ends the others
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["MINIDL_NUM_THREADS"] = str(threads)
     parallel.threads.cache_clear()
+    set_precision(settings[0])
+    set_workspace_limit(settings[1])
     sys.orig_argv[:] = command             # what a run's record says of how it began
-    parent.send("ready")
-    job = pickle.loads(parent.recv_bytes())
-    try:
-        if gpu is not None:
-            _use_gpu(gpu, beside)
-    except Exception as error:
-        return parent.send((AGAIN, str(error)))
-    with suppress(EOFError, ConnectionError, KeyboardInterrupt), job.within():
-        parent.send(("has the job", ""))
-        while True:                        # until the first process is gone, or stops this one
-            parent.send(_train(job, parent.recv()))
+    with suppress(EOFError, ConnectionError, KeyboardInterrupt):
+        parent.send("ready")
+        job = pickle.loads(parent.recv_bytes())
+        try:
+            if gpu is not None:
+                _use_gpu(gpu, beside)
+        except Exception as error:
+            return parent.send((AGAIN, str(error)))
+        with job.within():
+            parent.send(("has the job", ""))
+            while True:                    # until the first process is gone, or stops this one
+                parent.send(_train(job, parent.recv()))
 
 
 def _end_with_parent() -> None:

@@ -15,10 +15,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -27,6 +29,7 @@ from tiers import marks
 
 import minidl
 from minidl import data, nn, optim, training
+from minidl.core import device
 from minidl.data import once
 from minidl.ops.cpu import parallel
 from minidl.tools import cli, workers
@@ -211,9 +214,12 @@ def test_the_command_that_goes_on_names_plugins(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_process_ends_quietly_if_the_first_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it sends a net's state: there is no traceback."""
+    said = list[object]()
+
     class Gone:
         def send(self, what: object) -> None:
-            if isinstance(what, tuple):
+            said.append(what)
+            if what == ("finished", ""):
                 raise BrokenPipeError(32, "Broken pipe")
 
         def recv_bytes(self) -> bytes:
@@ -227,12 +233,14 @@ def test_a_process_ends_quietly_if_the_first_one_is_gone(monkeypatch: pytest.Mon
         monkeypatch.setattr(f"minidl.tools.workers.{name}", stand_in)
     monkeypatch.setattr(sys, "orig_argv", [])
     monkeypatch.setenv("MINIDL_NUM_THREADS", "1")
-    workers._serve(Gone(), 1, [], None, False)
+    workers._serve(Gone(), 1, [], None, False, (device.precision(), device.workspace_limit()))
     parallel.threads.cache_clear()
+    assert said == ["ready", ("has the job", ""), ("finished", "")]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("signum", [pytest.param(signal.SIGKILL, marks=pytest.mark.slow),
+                                    pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
                                     pytest.param(signal.SIGINT, marks=pytest.mark.deep)])
 def test_a_sweep_that_was_ended_goes_on_to_the_bit(signum: int) -> None:
     """Its processes end with it. What was finished stays, what had begun goes on."""
@@ -248,8 +256,8 @@ def test_a_sweep_that_was_ended_goes_on_to_the_bit(signum: int) -> None:
     begun = epochs_of(long)
     assert 2 <= begun < 40
     assert (run.returncode, said) == ((-signal.SIGKILL, "") if signum == signal.SIGKILL else (
-        130, f"minidl train: interrupted; the sweep is in all, go on with: {sys.executable} -m minidl train --resume "
-        "all\n"))
+        128 + signum, f"minidl train: interrupted{' by SIGTERM' * (signum == signal.SIGTERM)}; the sweep is in all, go on "
+        f"with: {sys.executable} -m minidl train --resume all\n"))
     finished = (short / "weights.h5").stat().st_mtime_ns
     assert cli.main(["train", "--resume", "all", "--no-progress", "--workers", "1"]) == 0
     assert finished == (short / "weights.h5").stat().st_mtime_ns
@@ -363,7 +371,142 @@ def test_nets_that_get_no_memory_are_trained_by_fewer_processes(monkeypatch: pyt
     assert as_on_a_gpu(6, of_ten, monkeypatch) == [
         *((str(i), "finished", "") for i in range(5)), ("5", "failed", "11 of 10")]
     tries = sum(len(path.read_text().splitlines()) for path in Path().glob("*.tries"))
-    assert 6 < tries <= 6 + 4              # each one more ends a process: three, and one that begins when none is left
+    assert 6 < tries <= 6 * 2 + 1          # the last one is also tried by itself
+
+
+def settings(shared: object, net: workers.Net, path: Path, told: object) -> None:
+    path.with_suffix(".txt").write_text(f"{device.precision()} {device.workspace_limit()}")
+
+
+@pytest.mark.slow
+def test_processes_compute_as_the_program_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program's precision was that of nets in its own process alone."""
+    monkeypatch.setattr(device, "_precision", "tf32")
+    monkeypatch.setattr(device, "_workspace_limit", 1 << 30)
+    as_on_a_gpu(2, settings, monkeypatch)
+    assert {Path(f"{i}.txt").read_text() for i in range(2)} == {f"tf32 {1 << 30}"}
+
+
+class Pretended(workers.Processes):
+    """Processes that say what `starts` has, in turn, and of each net what `says` gives; None: nothing, until one of the
+    `events` makes it speak, which come one after the other when all are silent."""
+
+    def __init__(self, count: int, nets: int, starts: list[list[Any]], says: Callable[[int, str], Any],
+                 events: list[Callable[[Pretended], object]]):
+        self.all, self.starts, self.says, self.events = list[Said](), iter(starts), says, events
+        self.told, self.given = list[tuple[str, ...]](), list[tuple[int, str]]()
+        super().__init__([workers.Net(str(i), {}, 1) for i in range(nets)], Path(), b"", count, "cuda",
+                         lambda net, *outcome: self.told.append((net.name, *outcome)), lambda nets: None)
+
+    def begin(self) -> None:
+        self.all.append(Said(self, len(self.all), deque(next(self.starts, START))))
+        self.running[self.all[-1]] = mock.Mock(exitcode=-9), None              # type: ignore[index]
+
+    def wait(self, here: list[Said], pause: float) -> list[Said]:
+        while not any(each.answers for each in here):
+            self.events.pop(0)(self)       # IndexError: it would hang
+        return [each for each in here if each.answers]
+
+
+class Said:
+    """A connection to a process."""
+
+    def __init__(self, to: Pretended, number: int, answers: deque[Any]):
+        self.to, self.number, self.answers = to, number, answers
+
+    def recv(self) -> Any:
+        if self.answers[0] is EOFError:
+            raise EOFError
+        return self.answers.popleft()
+
+    def send(self, net: workers.Net) -> None:
+        self.to.given.append((self.number, net.name))
+        if (answer := self.to.says(self.number, net.name)) is not None:
+            self.answers.append(answer)
+
+    def send_bytes(self, sent: bytes) -> None:
+        if self.answers and self.answers[0] is EOFError:
+            raise BrokenPipeError
+
+    def close(self) -> None:
+        pass
+
+
+START, FINISHED, NO_MEMORY = ["ready", ("has the job", "")], ("finished", ""), (workers.AGAIN, "no memory")
+
+
+def pretended(monkeypatch: pytest.MonkeyPatch, count: int, nets: int, starts: list[list[Any]],
+              says: Callable[[int, str], Any], *events: Callable[[Pretended], object]) -> Pretended:
+    monkeypatch.setattr(workers, "_current_gpu", lambda: 0)
+    found = Pretended(count, nets, starts, says, list(events))
+    monkeypatch.setattr(workers.connection, "wait", found.wait)
+    return found
+
+
+def of(number: int, answer: Any) -> Callable[[Pretended], object]:
+    return lambda processes: processes.all[number].answers.append(answer)
+
+
+def finished(processes: Pretended, *others: tuple[str, ...]) -> bool:
+    """Whether all nets are done, once each, but for others that came to another end."""
+    left = [(str(i), *FINISHED) for i in range(len(processes.told)) if str(i) not in {name for name, *_ in others}]
+    return sorted(processes.told) == sorted([*left, *others])
+
+
+def test_an_idle_process_that_ends_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the first net has its first epoch the others wait: the sweep ended, with the message of a start."""
+    found = pretended(monkeypatch, 2, 4, [], lambda number, net: FINISHED if net != "0" else None,
+                      lambda processes: processes.idle[0].answers.append(EOFError),       # type: ignore[attr-defined]
+                      lambda processes: [of(number, FINISHED)(processes) for number, net in processes.given])
+    found.run()
+    assert finished(found)
+    assert len(found.all) == 3
+
+
+@pytest.mark.parametrize("start", [["ready", NO_MEMORY], ["ready", EOFError], [EOFError]])
+@pytest.mark.parametrize("work_is_left", [False, True])
+def test_a_process_that_cannot_begin_is_not_missed(start: list[Any], work_is_left: bool,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others do its nets, and an outcome that came at the same time is told. It ended the sweep, finished or not."""
+    late = [lambda processes: processes.all[1].answers.extend(start)]
+    found = pretended(monkeypatch, 2, 2, [START, []], lambda number, net: FINISHED if work_is_left else None,
+                      *([] if work_is_left else [of(0, FINISHED), *late, of(0, FINISHED)]), *late)
+    found.run()
+    assert finished(found)
+
+
+@pytest.mark.parametrize(("start", "said"), [
+    (["ready", NO_MEMORY], "^sweep: no process can begin on the GPU: no memory; end what else uses its memory, or "),
+    ([EOFError], "^sweep: a process ended at its start, with status -9; in a script, call minidl.sweep below ")])
+def test_no_process_begins(start: list[Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=said):
+        pretended(monkeypatch, 2, 3, [start] * 9, lambda number, net: FINISHED).run()
+
+
+def test_an_outcome_is_told_even_if_the_sweep_ends_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last process leaves a net undone, and no other one begins."""
+    found = pretended(monkeypatch, 2, 3, [START, START, [EOFError], [EOFError]], lambda number, net: EOFError)
+    with pytest.raises(ValueError, match=r"^sweep: a process ended at its start"):
+        found.run()
+    assert found.told == [(net, "failed", "its process ended with status -9") for net in ("0", "1")]
+
+
+def test_a_net_that_is_too_large_costs_no_more_than_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was tried until one was left, for all nets behind it. By itself it is tried at the end."""
+    found = pretended(monkeypatch, 4, 20, [], lambda number, net: NO_MEMORY if net == "3" else FINISHED)
+    found.run()
+    assert finished(found, ("3", "failed", "no memory"))
+    tries = [i for i, (_, net) in enumerate(found.given) if net == "3"]
+    assert (len(tries), tries[-1]) == (3, len(found.given) - 1)
+    assert len(found.all) <= 6
+
+
+def test_crashed_processes_hold_no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kept two, so that a sweep of many nets that crash ended itself."""
+    found = pretended(monkeypatch, 3, 30, [], lambda number, net: EOFError)
+    found.run()
+    assert len(found.told) == 30
+    assert not found.ended
 
 
 @pytest.mark.slow
@@ -372,7 +515,7 @@ def test_processes_that_no_gpu_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_current_gpu", lambda: 99)
     nets = [workers.Net(str(i), {}, 1) for i in range(3)]
     with pytest.raises(ValueError, match=r"^sweep: no process can begin on the GPU: .+; end what else uses its memory, "
-                                         r"or train in this process: workers=0$"):
+                                         r"or train in this process: workers=0, on the command line --workers 0$"):
         workers.train_all(nets, workers.Job(Path.cwd(), of_ten, None), 2, "cuda", len, len, None)
 
 
@@ -452,7 +595,10 @@ def test_data_are_on_the_device_once_for_all_nets_and_not_longer_than_they_are_t
         del part, again
         gc.collect()
         assert not copies
-    part = digits()[:50]
+        part = digits()[:50]
+        data.DataLoader(part, 10)
+        assert copies
+    assert not copies                      # though the data are there
     assert data.DataLoader(part, 10).stored.labels is not data.DataLoader(part, 10).stored.labels
 
 

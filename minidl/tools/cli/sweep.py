@@ -123,7 +123,7 @@ def sweep(args: argparse.Namespace, prog: str) -> None:
         complain(f"warning: the seed also decides which {data.items} of {data.name} are for the test, so nets of other "
                  "seeds have other test sets; for one test set, give it a file or folder of its own (docs/data.md)")
     folder = by_first(lambda: Path(args.resume or args.output_dir or nets_of.new_folder(zoo.find(found.model).name)))
-    workers = min(len(nets), args.workers or most_at_once(where))
+    workers = min(len(nets), most_at_once(where) if args.workers is None else args.workers)
     ranks = f" on each of {current().size} ranks" * (current().size > 1)
     say(f"{found.model} on {data.name} ({data.source}): {len(data.labels)} training and {len(test.labels)} test "
         f"{test.items}, {where}, {len(nets)} nets, {workers or 1} at once{ranks}, sweep folder {folder}")

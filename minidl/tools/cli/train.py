@@ -177,8 +177,9 @@ def _of_runs(p: Parser) -> None:
     other.add_argument("--sweep", metavar="NAME=VALUES,...", help="train a net for each combination of these settings, "
                        "in run folders in one: lr=0.01:0.3:16:log (16 numbers), seed=0:8 (0 to 7), "
                        "optimizer=sgd|adamw, option.NAME=V|V")
-    p.add_argument("--workers", type=POSITIVE, metavar="N", help="nets of a sweep that are trained at once "
-                   "(default: one for each core; on a GPU one for two cores, up to 8)")
+    p.add_argument("--workers", type=WHOLE, metavar="N", help="nets of a sweep that are trained at once, each in a "
+                   "process; 0: one after another in this one (default: one for each core; on a GPU one for two cores, "
+                   "up to 8)")
     p.add_argument("--check-grads", action="store_true", help="do not train: compare the gradients of the whole net "
                    f"with finite differences in float64, on {SAMPLES} training images or rows")
     p.add_argument("--save-every", type=WHOLE, default=0, metavar="N", help="write a checkpoint each N steps, beside "
@@ -703,7 +704,7 @@ def main(argv: list[str] | None = None, prog: str = "train.py") -> int:
                 with alone():              # each net is of one rank, as --batch-size-per-rank then means it
                     flags = parser(prog).parse_args(argv)
                 sweep(flags, prog)
-            elif flags.workers:
+            elif flags.workers is not None:
                 raise ValueError(f"--workers={flags.workers} is for a sweep; add --sweep, or leave it out")
             else:
                 run(settings(argv, prog))
