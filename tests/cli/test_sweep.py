@@ -256,8 +256,8 @@ def test_a_sweep_that_was_ended_goes_on_to_the_bit(signum: int) -> None:
     begun = epochs_of(long)
     assert 2 <= begun < 40
     assert (run.returncode, said) == ((-signal.SIGKILL, "") if signum == signal.SIGKILL else (
-        128 + signum, f"minidl train: interrupted{' by SIGTERM' * (signum == signal.SIGTERM)}; the sweep is in all, go on "
-        f"with: {sys.executable} -m minidl train --resume all\n"))
+        128 + signum, f"minidl train: interrupted{' by SIGTERM' * (signum == signal.SIGTERM)}; the sweep is in all, go "
+        f"on with: {sys.executable} -m minidl train --resume all\n"))
     finished = (short / "weights.h5").stat().st_mtime_ns
     assert cli.main(["train", "--resume", "all", "--no-progress", "--workers", "1"]) == 0
     assert finished == (short / "weights.h5").stat().st_mtime_ns
