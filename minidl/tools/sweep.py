@@ -354,16 +354,14 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     """
     given = {"epochs": epochs, "batch_size": batch_size, "optimizer": optimizer, "schedule": schedule, **settings,
              "seed": seed, **({"fold": range(fold)} if type(fold) is int else {})}
-    if workers is not None:
-        whole("sweep", "workers", workers, 0)
     say = None if start().rank else say
-    if "transform" not in (loader or {}):  # as a DataLoader takes them, but once for all nets
-        data = as_set(data) if fold is not None or not isinstance(data, (tuple, list)) else tuple(map(as_set, data))
-    program = _Program(build, data, fold, given, loss, metrics, callbacks, dict(loader or {}), devices.resolve(device))
+    data, loader = _as_sets(data, fold, loader or {}), dict(loader or {})
+    program = _Program(build, data, fold, given, loss, metrics, callbacks, loader, devices.resolve(device))
+    at_once = most_at_once(program.device) if workers is None else whole("sweep", "workers", workers, 0)
     nets, facts = program.nets(), program.facts()
     place_ = by_first(lambda: Path(folder) if folder is not None else new_folder(facts["model"]))
-    found = trained(nets, Job(place_, _fit, program, unchanging), most_at_once(program.device) if workers is None else
-                    workers, program.device, facts=facts, resume=resume, progress=progress, say=say)
+    found = trained(nets, Job(place_, _fit, program, unchanging), at_once, program.device, facts=facts, resume=resume,
+                    progress=progress, say=say)
     found.build = None if isinstance(build, str) and build in zoo.MODELS else build
     return found
 
@@ -455,6 +453,14 @@ def _split_settings(model: zoo.Model, settings: dict[str, Any]) -> tuple[dict[st
     rates = {name: value for name, value in defaults.items() if value is not None}
     return ({**rates, **{name: value for name, value in settings.items() if name in known}},
             {name: value for name, value in settings.items() if name not in (*OWN, *known)})
+
+
+def _as_sets(data: Items, fold: int | None, loader: Mapping[str, Any]) -> Items:
+    """Subsets of data sets as a DataLoader takes them, but once for all nets."""
+    if "transform" in loader:
+        return data
+    both = fold is None and isinstance(data, (tuple, list))
+    return tuple(map(as_set, data)) if both else as_set(data)
 
 
 def _parts(data: Items, fold: int, part: int) -> Iterator[Any]:
