@@ -197,8 +197,8 @@ class Recorder(Listener):
                 note(thing, entry, dict.__getitem__(thing, entry), what)
             elif isinstance(thing, list):
                 self.facts.container(thing, what)
-            elif callable(thing):
-                self.names.follow(thing, type(thing).__name__)
+            elif callable(thing) or (isinstance(thing, Watched) and not type(thing).__module__.startswith("minidl.")):
+                self.names.follow(thing, type(thing).__name__)         # its methods are the user's, as an optimizer's
             elif isinstance(thing, Watched):
                 self.facts.watch(thing)
 

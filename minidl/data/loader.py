@@ -285,15 +285,24 @@ class DataLoader(Watched, Generic[D]):
 
     def next_order(self) -> np.ndarray:
         """The indices of the next epoch's items in its order. The call counts as an iteration."""
-        self.draw_ahead()
+        self._draw()
         _, order = self._ahead
         self._epoch += 1
         return order[:self.images_per_epoch]
 
     def draw_ahead(self) -> None:
-        """Draw the next epoch's order, if that was not done yet: a good moment is while a device is busy."""
+        """Draw the next epoch's order, if that was not done yet: a good moment is while a device is busy. That of a
+        subclass waits, since what decides it may change until then."""
+        if self._seed_decides():
+            self._draw()
+
+    def _seed_decides(self) -> bool:
+        """Whether an epoch's order depends on seed and epoch alone."""
+        return type(self).order is DataLoader.order and "order" not in vars(self)
+
+    def _draw(self) -> None:
         decides = self.seed, self.shuffle, self._epoch
-        if self._ahead[0] != decides:
+        if self._ahead[0] != decides or not self._seed_decides():
             self._ahead = decides, checked_order(self.order(self._epoch), self.count, type(self).__name__)
 
     def next_key(self) -> np.ndarray:

@@ -112,6 +112,7 @@ def outputs_of(model: Callable[..., Any], inputs: Parts) -> Parts:
     """model(inputs); several inputs are passed by position if they are a tuple, and by name if they are a dict."""
     by_place, by_name = (inputs, {}) if isinstance(inputs, tuple) else ((), inputs) if isinstance(inputs, dict) else \
         ((inputs,), {})
+    mode.recorder.reads(model)             # which a Module tells, unless its class has a __call__ of its own
     try:
         return model(*by_place, **by_name)
     except TypeError:

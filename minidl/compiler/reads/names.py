@@ -278,6 +278,8 @@ class Names:
             self.facts.watch(value)
             self._waiting += [(attribute, f"{what}.{name}") for name, attribute in vars(value).items()
                               if name not in value.restless]
+        else:                              # the user's code may read them, too: `ema.decay`
+            self._spaces.append((vars(value), what, set(), False, self._words))
         self._classes(type(value))
 
     def _array(self, value: np.ndarray, what: str) -> None:
@@ -354,7 +356,10 @@ class Names:
                     self._waiting.append((module, full))
 
     def _classes(self, cls: type) -> None:
-        """The attributes of a class and its bases, and the functions that Python calls by itself."""
+        """The attributes of a class and its bases, and the functions that Python calls by itself, or minidl, which
+        knows those of its own base: of a loader or an optimizer."""
+        base = next((each for each in cls.__mro__ if _module(each).startswith("minidl.") and issubclass(each, Watched)),
+                    object)
         for each in cls.__mro__:
             if _may_change(_module(each)) and each not in self._owners:
                 self._owners.add(each)
@@ -362,7 +367,8 @@ class Names:
                 if not _module(each).startswith("minidl"):
                     self.facts.bases(each)
                     self._words |= {name for name, method in vars(each).items() if name == "forward" or (
-                        name.startswith("__") and name not in _NO_METHODS and hasattr(type(method), "__get__"))}
+                        (name.startswith("__") or hasattr(base, name)) and name not in _NO_METHODS
+                        and hasattr(type(method), "__get__"))}
 
     def _object(self, value: object, what: str) -> None:
         space: Mapping[str, object] | None = getattr(value, "__dict__", None)
