@@ -45,7 +45,8 @@ class DataLoader(Watched, Generic[D]):
     Subset of a Dataset or a Table is one, too, unless a transform makes its items.
     batch_size: items per batch; the last batch may be smaller, or is dropped with drop_last.
     shuffle: a new order in each epoch, the permutation of Philox(seed, epoch); False keeps the stored order. Each
-    iteration is the next epoch, from 0; `set_epoch` says which epoch is next.
+    iteration is the next epoch, from 0; `set_epoch` says which epoch is next. What is set during one, such as augment,
+    holds from the next one on.
     mean, std, padding, augment: for a Dataset. mean and std: one number per channel, or one for all: pixels become
     (pixel / 255 - mean) / std. padding: zero pixels around each image, added before that. augment: an `Augment`. For a
     Table: mean and std, one number per column.
@@ -316,7 +317,9 @@ class DataLoader(Watched, Generic[D]):
     def __iter__(self) -> Iterator[Batch]:
         make: Callable[[Array], Batch] = self._batch
         if self.augment is not None:
-            make = partial(self._batch, key=to_device(self.next_key(), self.device))
+            make = partial(self._batch, key=(self.padding, self.augment, to_device(self.next_key(), self.device)))
+        elif own_batches(self) is None:    # one of a user's may take the indices alone
+            make = partial(self._batch, key=(self.padding, None, None))
         make = partial(self._numbered, make, self._epoch)
         order, ahead = self.next_order(), self.prefetch
         if self.device != "cpu" and self.stored is not None:           # the GPU's queue of launches is ahead enough
@@ -334,15 +337,17 @@ class DataLoader(Watched, Generic[D]):
         with rng.stream_of(self.seed, epoch, number):
             return make(indices)
 
-    def _batch(self, indices: Array, key: Array | None = None) -> Batch:
+    def _batch(self, indices: Array, key: tuple[int, Augment | None, Array | None] | None = None) -> Batch:
+        """Items. key: padding, augmentation, and what decides it, as they were when the iteration began."""
         stored = self.stored
         if stored is None:
             return self._stacked(indices)
         if not isinstance(stored, Stored):
             return mapped(lambda array: primitives_of(array).getitem(array, indices), stored)
         k = primitives_of(stored.images)
-        how = () if key is None else (self.augment, key)
-        images = k.gather(stored.images, indices, stored.scale, stored.shift, self.padding, self.dtype, *how)
+        padding, augment, drawn = key or (self.padding, None, None)
+        views = () if augment is None else (augment, drawn)
+        images = k.gather(stored.images, indices, stored.scale, stored.shift, padding, self.dtype, *views)
         return images, k.getitem(stored.labels, indices)
 
     def _stacked(self, indices: Array) -> Batch:
@@ -483,7 +488,7 @@ def own_batches(loader: object) -> str | None:
     return None if loader.stored is not None else "transform" if loader.transform else "__getitem__"
 
 
-class DeviceBatches:
+class DeviceBatches(Watched):
     """A DataLoader's batches, the same items in the same order, for steps that take them themselves.
 
     Iterating starts the loader's next epoch and gives the size of each batch; `next(size)`, in the step, gives the
@@ -516,8 +521,11 @@ class DeviceBatches:
         self._key = to_device(np.zeros(2, np.uint64), loader.device)           # of the epoch's augmentation
         # The number of the batch that was last taken, from 0. Before the first epoch it is that of the last batch.
         self.position = Tensor(to_device(np.array([len(self.sizes) - 1]), loader.device))
+        self._how = loader.padding, loader.augment
 
     def __iter__(self) -> Iterator[int]:
+        if self._how != (how := (self.loader.padding, self.loader.augment)):
+            self._how = how
         if self.loader.augment is not None:
             self._key[...] = to_device(self.loader.next_key(), self.loader.device)
         parts = self.loader.parts(self.loader.next_order())
@@ -545,12 +553,13 @@ class DeviceBatches:
                              f"{self.sizes[-1]} for the last batch; pass what iterating over the batches gives")
         loader, order, position = self.loader, self._order, self.position._data
         stored: object = loader.stored
-        mode.recorder.reads(loader)
+        mode.recorder.reads(loader, self)
         if isinstance(stored, Stored):
-            how = () if loader.augment is None else (loader.augment, self._key)
-            k = backend_of(self.position, stored.images, stored.labels, order, *how)
+            padding, augment = self._how
+            views = () if augment is None else (augment, self._key)
+            k = backend_of(self.position, stored.images, stored.labels, order, *views)
             picked = k.next_batch(stored.images, stored.labels, order, position, self.sizes[0], size, stored.scale,
-                                  stored.shift, loader.padding, loader.dtype, *how)
+                                  stored.shift, padding, loader.dtype, *views)
         else:
             k = backend_of(self.position, *leaves(stored), order)
             picked = mapped(lambda rows: k.next_rows(rows, order, position, self.sizes[0], size), stored)

@@ -49,6 +49,7 @@ Row = dict[str, Any]
 Items = Any                                # what `data.DataLoader` takes
 Build = str | Callable[..., nn.Module]
 Ints = int | Sequence[int] | np.ndarray
+Schedules = str | optim.Schedule | Sequence[str | optim.Schedule]
 
 
 def combined(values: Mapping[str, Sequence[Any]], epochs: Callable[[dict[str, Any]], int]) -> list[Net]:
@@ -313,8 +314,7 @@ class _Ensemble(nn.Module):
 
 # ---------------------------------------------------------------- in Python
 def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, batch_size: Ints = 128, seed: Ints = 0,
-          optimizer: str | Sequence[str] = "sgd",
-          schedule: str | optim.Schedule | Sequence[str | optim.Schedule] = "constant",
+          optimizer: str | Sequence[str] = "sgd", schedule: Schedules = "constant",
           loss: Callable[..., Any] | None = None, metrics: Mapping[str, Callable[..., Any]] | None = None,
           callbacks: Callable[..., Any] | None = None, loader: Mapping[str, Any] | None = None, device: str = "auto",
           folder: str | os.PathLike[str] | None = None, workers: int | None = None, resume: bool = False,
@@ -329,18 +329,17 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     are normalised, as `minidl train` does it.
 
     loss: as `fit` takes it, else the net's own method, else the cross entropy. metrics: as `fit` takes them.
-    callbacks(net, optimizer, folder): what `fit` takes as callbacks. loader: more arguments for both loaders;
-    augment and drop_last are the training's.
+    callbacks(net, optimizer, folder): what `fit` takes. loader: more for both loaders, augment and drop_last for one.
 
-    folder: a new one, in which each net has its run folder; by default it is in runs/. resume: go on with the sweep
-    that is there, if one is. workers: nets at once, each in a process, by default one for each CPU thread, on a GPU one
-    for two of these, up to 8; 0: one after another in this thread. What cannot be sent to a process, such as a lambda,
-    is trained in this one. Processes have what `set_precision` and `set_workspace_limit` said; what else a program sets
-    or registers must be in a file that they import. Each net has the bits that it has alone. Ranks that `mpiexec -n`
-    has started share out the nets, each on a GPU of its own; all have the result.
+    folder: a new one, in which each net has its run folder; by default it is in runs/. resume: go on with a sweep that
+    is there. workers: nets at once, each in a process, by default one for each CPU thread, on a GPU one for two, up to
+    8; 0: one after another in this thread. What cannot be sent to a process, such as a lambda, is trained in this one.
+    Processes have what `set_precision` and `set_workspace_limit` said; what else a program sets or registers must be in
+    a file that they import. Each net has the bits that it has alone. Ranks that `mpiexec -n` has started share out the
+    nets, each on a GPU of its own; all have the result.
 
-    Raises ValueError for settings that neither the optimizer nor build has, for a number of workers that is none, and
-    for a folder that holds another sweep; TypeError for a loss or a metric that cannot be copied: each net has its own.
+    Raises ValueError for settings that neither the optimizer nor build has, and for a folder that holds another sweep;
+    TypeError for a loss or a metric that cannot be copied: each net has its own.
 
     >>> import tempfile
     >>> from minidl import data, nn

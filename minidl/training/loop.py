@@ -405,6 +405,7 @@ class _Plain:
     known = True
     contents: dict[str, dict[str, str]] = {}           # of the data, if checkpoints are used
     modes: dict[str, dict[str, bool]] = {}             # those of training, while the modules are in evaluation
+    in_evaluation = False                              # until the end of an epoch that goes on: a callback did that
 
     def __init__(self, model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader,
                  loss: Function = ops.cross_entropy, functions: Mapping[str, Function] | None = None,
@@ -422,11 +423,17 @@ class _Plain:
         """The learning rate of each group."""
         return [group["lr"] for group in self.optimizer.groups]
 
+    def use(self, rates: optim.Rates) -> None:
+        """Take the rates of steps from these tables."""
+        self.rates = rates
+
     def begin(self, factors: list[list[float]]) -> None:
         """Set an epoch's rates, by the factors of each group and step."""
         if len(self.train) != (before := self.rates.table.shape[1]):
             raise ValueError(f"fit: train has {len(self.train)} batches but had {before} before; leave it as it is "
                              "during fit, and call fit anew for another batch_size or length")
+        if self.rates.table.shape[0] != (groups := len(self.optimizer.groups)):        # a callback has added one
+            self.use(self.rates._replace(table=Tensor(np.zeros((groups, before)), device=self.train.device)))
         factors_of_batches = np.repeat(factors, self.accumulate, axis=-1)[..., :len(self.train)]
         rates = np.array(self.own_rates())[:, None] * factors_of_batches
         self.rates.table.data[...] = to_device(rates, self.train.device)
@@ -504,8 +511,7 @@ class _Compiled(_Plain):
                     measure.require_weights(part)
         super().__init__(model, optimizer, train, test, loss, functions, accumulate, clip)
         self.batches, tests = data.DeviceBatches(train), data.DeviceBatches(test)
-        self.rates = self.rates._replace(position=self.batches.position)
-        self.step = compiled_step(model, optimizer, self.batches, self.metrics, self.rates, loss, clip)
+        self.use(self.rates._replace(position=self.batches.position))
         here = self.batches.sizes
         everywhere = train.sizes if ranks.current().size > 1 else here         # a user may have set its part
         self.require_no_more(len(here) > len(train))
@@ -522,6 +528,10 @@ class _Compiled(_Plain):
             classes = metrics.update(batch.loss(loss, outputs), outputs, batch.targets)
             return classes, (outputs, batch.targets) if whole else ()
         self.look = look
+
+    def use(self, rates: optim.Rates) -> None:
+        super().use(rates)
+        self.step = compiled_step(self.model, self.optimizer, self.batches, self.metrics, rates, self.loss, self.clip)
 
     def evaluate(self, number: int = 0, look: Callable[[], None] = lambda: None) -> dict[str, float]:
         classes, seen = True, []
@@ -575,7 +585,7 @@ class _Fit:
                  callbacks: Callbacks, checkpoints: Checkpoints | None, progress: bool,
                  say: Callable[[str], object] | None):
         self.steps, self.place, self.epochs = run, place, epochs
-        self.schedules = [schedule] * len(run.optimizer.groups) if callable(schedule) else schedule
+        self.schedule = schedule
         self.callbacks, self.checkpoints, self.progress, self.say = callbacks, checkpoints, progress, say
         self.left: set[str] = set()        # the parameters that are known not to be trained
         self.world = ranks.current()       # others may be given no callbacks; rank 0's count
@@ -587,8 +597,10 @@ class _Fit:
         with self.checkpoints.signals() if self.checkpoints else nullcontext():
             while place.epoch < self.epochs and not (place.stopped and not place.ended):
                 begin = time.perf_counter()
-                with training(self.steps.model):
+                as_it_is = place.batch and self.steps.in_evaluation
+                with nullcontext() if as_it_is else training(self.steps.model):
                     seen = self.train()
+                self.steps.in_evaluation = False
                 trained = time.perf_counter() - begin
                 self.finish(begin, seen / max(trained, 1e-9))
             self.agree()
@@ -655,8 +667,12 @@ class _Fit:
     def begin(self) -> list[float]:
         """Set the rates of this epoch. Returns the groups' own rates."""
         first = self.place.step - self.place.batch
-        steps = range(first, first + self.steps.steps)
-        self.steps.begin([[factor_at(schedule, step) for step in steps] for schedule in self.schedules])
+        steps, groups = range(first, first + self.steps.steps), len(self.steps.optimizer.groups)
+        schedules = [self.schedule] * groups if callable(self.schedule) else self.schedule
+        if len(schedules) != groups:
+            raise ValueError(f"fit: schedule has {len(schedules)} schedules but the optimizer has {groups} groups now; "
+                             "add or remove groups before fit, or give one schedule for all")
+        self.steps.begin([[factor_at(schedule, step) for step in steps] for schedule in schedules])
         return self.steps.own_rates()
 
     def lr(self) -> float:

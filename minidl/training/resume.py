@@ -195,8 +195,10 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
     parts = {part: module for part, module in run.modules.items() if part in state}
     for part, module in parts.items():
         if layers := state.get(LAYERS[part]):          # not in files of earlier versions
-            # A net in evaluation trains as a whole: modes count if it was and is in training.
-            set_layers(module, layers, module.training and layers["modes"].get("", False))
+            # A net in evaluation trains as a whole, unless a callback put it there within an epoch. A loss does not.
+            held = layers["modes"].get("", False)
+            run.in_evaluation |= part == "model" and place.batch > 0 and bool(layers["modes"]) and not held
+            set_layers(module, layers, part != "model" or run.in_evaluation or (module.training and held))
         module.load_state_dict(state[part])            # this gives buffers arrays of their own
     run.warm_up(place)
     for part, module in parts.items():
