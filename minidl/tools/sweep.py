@@ -329,7 +329,7 @@ def sweep(build: Build, data: Items, *, epochs: Ints, fold: int | None = None, b
     are normalised, as `minidl train` does it.
 
     loss: as `fit` takes it, else the net's own method, else the cross entropy. metrics: as `fit` takes them.
-    callbacks(net, optimizer, folder): what `fit` takes. loader: what both loaders take; augment, drop_last: for training.
+    callbacks(net, optimizer, folder): as in `fit`. loader: what both loaders take; augment, drop_last: for training.
 
     folder: a new one, in which each net has its run folder; by default it is in runs/. resume: go on with a sweep that
     is there. workers: nets at once, each in a process, by default one for each CPU thread, on a GPU one for two, up to
