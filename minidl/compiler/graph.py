@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.device import Array, is_array
 from ..core.mode import Listener, mode
-from ..core.pools import GraphMemory, at_end, free_all_blocks
+from ..core.pools import GraphMemory, at_end, free_if_much
 from ..core.tensor import Node, Tensor, mark_changed, wrap
 from ..ops.common.primitives import known
 from .buckets import Buckets
@@ -184,7 +184,7 @@ class AsGraph:
         made = returned + [slot for place, slot in program.grads if slot is not None and isinstance(place, int)]
         stream = cupy.cuda.Stream(non_blocking=True)
         with _captured(), stream:          # a stream of its own: launch.empty keeps nothing of what it gives there
-            free_all_blocks()              # what other streams left cannot be taken on this one
+            free_if_much()                 # what other streams left cannot be taken on this one
             numbers = list(map(_place, program.dynamics))
             program.calls[0].backend.ahead(functools.partial(calls.values, arrays, numbers, Dry(program)))
         with self.memory.as_allocator(), stream:
@@ -222,10 +222,11 @@ class AsGraph:
         return self.memory.bytes
 
     def first(self, given: list[Any]) -> Any:
-        """The first replay. After it memory is returned: gradients of the recording lived until then."""
+        """The first replay. After it memory is returned, if it is much: gradients of the recording lived until
+        then."""
         self.run = self.straight(given)
         returned = self.run(given)
-        free_all_blocks()
+        free_if_much()
         return returned
 
     def straight(self, given: list[Any]) -> Callable[[list[Any]], Any]:

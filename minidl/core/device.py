@@ -287,7 +287,7 @@ def to_device(array: Array, device: str) -> Array:
         return to_numpy(array)
     import cupy
 
-    return cupy.asarray(array)
+    return cupy.asarray(array.view(np.dtype(array.dtype.str)))         # NumPy's own dtype, by which launches are faster
 
 
 def to_numpy(array: Array) -> np.ndarray:

@@ -24,6 +24,7 @@ _lasting: list[Any] = []                   # the pool of arrays that live as lon
 keepers: list[Callable[[], None]] = []     # functions that release memory that is kept for reuse
 at_end: list[Callable[[], None]] = []      # functions that destroy captured graphs, before what they use ends
 capturing = threading.RLock()              # captures take turns: while one lasts, no thread may wait for the device
+LITTLE = 1 << 28                           # bytes: as much as pools may hold beside a graph that has its own
 
 
 class GraphMemory:
@@ -39,7 +40,11 @@ class GraphMemory:
         blocks: list[Any] = []
 
         def take(size: int) -> Any:
-            blocks.append(cupy.cuda.Memory(size))
+            try:
+                blocks.append(cupy.cuda.Memory(size))
+            except cupy.cuda.memory.OutOfMemoryError:
+                free_all_blocks()
+                blocks.append(cupy.cuda.Memory(size))
             return cupy.cuda.MemoryPointer(blocks[-1], 0)
 
         self.pool, self._blocks, self._read = cupy.cuda.MemoryPool(take), blocks, list[Any]()
@@ -51,14 +56,14 @@ class GraphMemory:
 
     @contextlib.contextmanager
     def as_allocator(self) -> Iterator[None]:
-        """New arrays have their memory here meanwhile, and no other thread captures. Free memory of other pools, which
-        this one cannot take, and what launchers keep, is returned to the device first."""
+        """New arrays have their memory here meanwhile, and no other thread captures. What other pools hold, which this
+        one cannot take, and what launchers keep, is returned to the device first, if it is much."""
         import cupy
 
         with capturing:
             cupy.cuda.Device().synchronize()
             _pages.clear()
-            free_all_blocks()
+            free_if_much()
             with cupy.cuda.using_allocator(self.pool.malloc):
                 yield
 
@@ -97,6 +102,15 @@ def lasting(beside: object = None) -> Iterator[None]:
         _lasting.append(cupy.cuda.MemoryPool())
     with cupy.cuda.using_allocator(_lasting[0].malloc):
         yield
+
+
+def free_if_much() -> None:
+    """As `free_all_blocks`, unless only little can become free. The driver serves one process after the other, so that
+    memory for an array takes a millisecond where many train on a GPU."""
+    import cupy
+
+    if sum(pool.total_bytes() for pool in (cupy.get_default_memory_pool(), *_ended)) > LITTLE:
+        free_all_blocks()
 
 
 def free_all_blocks() -> None:

@@ -3,6 +3,7 @@ of the training, as a report shows it: losses and rates of its steps, statistics
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import platform
@@ -12,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class Record:
     """
 
     def __init__(self, folder: RunFolder, model: nn.Module):
-        self.folder, self.model, self.append = folder, model, partial(folder.append, FILE, sync=False)
+        self.folder, self.model, self.append = folder, model, functools.partial(folder.append, FILE, sync=False)
         self.epoch, self.line, self.ranks = 0, dict[str, Any](), current().size        # in a callback it is 1
         self.last: Step | None = None
         self.losses: list[tuple[int, float, float]] = []       # (step, loss, rate)
@@ -209,10 +209,16 @@ def machine() -> dict[str, Any]:
     if (cupy := sys.modules.get("cupy")) is not None:
         runtime = cupy.cuda.runtime
         with suppress(runtime.CUDARuntimeError):       # CuPy is there, but no GPU
-            found |= {"gpu": runtime.getDeviceProperties(runtime.getDevice())["name"].decode(),
-                      "cupy": cupy.__version__, "cuda": runtime.runtimeGetVersion(),
-                      "driver": runtime.driverGetVersion()}
+            found |= {"gpu": _name_of_gpu(runtime, runtime.getDevice()), "cupy": cupy.__version__,
+                      "cuda": runtime.runtimeGetVersion(), "driver": runtime.driverGetVersion()}
     return found
+
+
+@functools.cache
+def _name_of_gpu(runtime: Any, number: int) -> str:
+    """Asked for once: processes on one GPU take turns at this."""
+    name: bytes = runtime.getDeviceProperties(number)["name"]
+    return name.decode()
 
 
 def origin() -> dict[str, str]:

@@ -282,7 +282,7 @@ def test_random_sweeps(number: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(12))
 def test_gpu_random_sweeps(number: int) -> None:
     """Also in processes."""
     _, wrong, counts = random_sweeps.check(number, "cuda")

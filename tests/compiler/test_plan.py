@@ -562,10 +562,11 @@ def test_gpu_a_graph_needs_less_memory_with_a_plan(train: bool, monkeypatch: pyt
 
 
 @pytest.mark.gpu
-def test_gpu_what_lives_on_keeps_no_larger_memory_of_a_recorded_run() -> None:
+def test_gpu_what_lives_on_keeps_no_larger_memory_of_a_recorded_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Velocities and tables are made while memory of results lies free."""
     import cupy
 
+    monkeypatch.setattr(pools, "LITTLE", 0)
     x, labels = batch("alexnet", 32, 0, "cuda")
     pools.free_all_blocks()
     pool = cupy.get_default_memory_pool()
@@ -594,6 +595,60 @@ def test_gpu_a_graph_can_take_what_the_recorded_run_left() -> None:
     assert cupy.get_default_memory_pool().free_bytes() < 1 << 30
 
 
+@pytest.mark.gpu
+def test_gpu_a_graph_for_which_there_is_no_memory_takes_what_the_recorded_run_left(monkeypatch: pytest.MonkeyPatch
+                                                                                  ) -> None:
+    """Little is left to other pools, unless it is needed while a graph is captured."""
+    import cupy
+
+    def trained(full: bool) -> list[bytes]:
+        each, given = Training(zoo_model("lenet5"), True, "cuda"), batch("lenet5", 16, 0, "cuda")
+        for _ in range(2):
+            each.step(*given)
+        if full:
+            rest = cupy.empty(1 << 26, np.uint8)
+            del rest
+            monkeypatch.setattr(cupy.cuda, "Memory", memory)
+        each.step(*given)
+        assert isinstance(graph_of(each.step), AsGraph)
+        return [array.get().tobytes() for array in each.arrays().values()]
+
+    def memory(size: int) -> Any:
+        if cupy.cuda.get_current_stream().is_capturing() and pool.free_bytes() >= 1 << 26:
+            refused.append(size)
+            raise cupy.cuda.memory.OutOfMemoryError(size, 0, 0)
+        return own(size)
+
+    pool, own, refused = cupy.get_default_memory_pool(), cupy.cuda.Memory, list[int]()
+    pools.free_all_blocks()
+    expected = trained(full=False)
+    assert trained(full=True) == expected
+    assert len(refused) == 1
+    assert pool.free_bytes() < 1 << 26
+
+
+@pytest.mark.parametrize(("held", "frees"), [((pools.LITTLE, 0), False), ((pools.LITTLE, 1), True), ((0, 0), False)])
+def test_little_that_other_pools_hold_is_left_to_them(held: tuple[int, int], frees: bool,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of CuPy's own pool, and of graphs that have gone."""
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    freed = list[int]()
+
+    class Pool:
+        def __init__(self, size: int):
+            self.total_bytes = lambda: size
+
+        def free_all_blocks(self) -> None:
+            freed.append(self.total_bytes())
+
+    own, ended = map(Pool, held)
+    monkeypatch.setattr(cupy, "get_default_memory_pool", lambda: own)
+    monkeypatch.setattr(pools, "_ended", {ended})
+    monkeypatch.setattr(pools, "_lasting", [])
+    pools.free_if_much()
+    assert bool(freed) == frees
+
+
 def test_what_launchers_keep_goes_with_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
     from minidl.ops.cuda.launch import memory
@@ -611,9 +666,10 @@ def test_what_launchers_keep_goes_with_free_memory(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.gpu
-def test_gpu_nothing_that_launchers_kept_stays_beside_a_graph() -> None:
+def test_gpu_nothing_that_launchers_kept_stays_beside_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     from minidl.ops.cuda.launch import memory
 
+    monkeypatch.setattr(pools, "LITTLE", 0)
     each = Training(zoo_model("lenet5"), True, "cuda")
     for _ in range(3):
         each.step(*batch("lenet5", 16, 0, "cuda"))

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import inspect
 import math
+import pickle
 import re
 import threading
 from collections.abc import Callable
@@ -417,6 +418,17 @@ def test_arguments_are_refused(what: str) -> None:
     call, error, message = REFUSED[what]
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("kind", ["in", "out"])
+def test_an_array_whose_dtype_is_another_object_is_itself(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of a result would be written, and the result not."""
+    class Array(np.ndarray):
+        _c_contiguous = True
+    monkeypatch.setattr(launch.misfits, "cupy", SimpleNamespace(ndarray=Array))
+    x = pickle.loads(pickle.dumps(np.ones(3, np.float32))).view(Array)
+    assert x.dtype is not np.dtype(np.float32)
+    assert launch.misfits.fitted("k: y", np.dtype(np.float32), kind, x) is x
 
 
 @pytest.mark.parametrize(("c_type", "value", "dtype"), [

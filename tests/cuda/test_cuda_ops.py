@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -423,6 +424,29 @@ def test_a_kernel_refuses_what_it_would_misread(what: str, probe: Any) -> None:
     arguments, error, message = KERNEL_ERRORS[what]
     with pytest.raises(error, match=message):
         probe((1,), (1,), *arguments(cupy.zeros(1, np.float32), cupy.zeros(5), launch.by_value("Window", G)))
+
+
+# ---------------------------------------------------------------- NumPy's dtypes in other objects
+def unpickled(x: Any) -> Any:
+    """An array whose dtype is equal to NumPy's own but another object, as pickle makes it."""
+    return cupy.ndarray(x.shape, pickle.loads(pickle.dumps(x.dtype)), x.data, x.strides)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_dtype_that_is_another_object(op: str) -> None:
+    """Kernels wrote to copies of such results."""
+    assert unpickled(cupy.zeros(2)).dtype is not np.dtype(float)
+    for case in CASES[op]:
+        arrays = [x.astype(np.float32) if x.dtype == float else x for x in case.arrays()]
+        for got, expected in zip(run(case, arrays, "cuda", unpickled), run(case, arrays, "cuda"), strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_an_unpickled_array_gets_numpys_own_dtype() -> None:
+    x = pickle.loads(pickle.dumps(np.ones((2, 3), np.float32)))
+    for t in (Tensor(x, device="cuda"), Tensor(x).to("cuda"), Tensor(x.T, device="cuda")):
+        assert t.data.dtype is np.dtype(np.float32)
+        np.testing.assert_array_equal((t * 2).numpy(), np.full(t.shape, 2, np.float32))
 
 
 def test_an_array_on_another_device(probe: Any) -> None:

@@ -149,7 +149,7 @@ def device(compiler: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emul
         monkeypatch.setattr(addresses, "_graph_launch", lambda: lambda graph, stream: graph.launch())
         monkeypatch.setattr(overlap, "overlapping", contextlib.nullcontext)
         monkeypatch.setattr(compiler_graph, "GraphMemory", OwnMemory)
-        monkeypatch.setattr(compiler_graph, "free_all_blocks", lambda: None)
+        monkeypatch.setattr(compiler_graph, "free_if_much", lambda: None)
         monkeypatch.setattr(Memory, "set", lambda self, array: self.__setitem__(..., array), raising=False)
         yield running
     Stream.captured = None

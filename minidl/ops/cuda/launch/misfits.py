@@ -13,7 +13,8 @@ MAX_ELEMENTS = 2**31 - 1                   # of an array: kernels index with 32-
 
 
 def fitted(what: str, dtype: np.dtype, kind: str, x: object) -> cupy.ndarray:
-    """A dense copy of an array that did not fit, if that is all it lacks."""
+    """An array as a kernel takes it: a dense copy, if that is all it lacks. Itself, if its dtype is the kernel's in
+    another object, as that of an unpickled array is."""
     if not isinstance(x, cupy.ndarray):
         raise TypeError(f"{what} is a {type(x).__name__} but must be a CuPy array; move it with .to('cuda')")
     if x.dtype != dtype:
@@ -23,7 +24,7 @@ def fitted(what: str, dtype: np.dtype, kind: str, x: object) -> cupy.ndarray:
     if kind == "out" and not x.flags.c_contiguous:
         raise ValueError(f"{what} has shape {x.shape} and strides {x.strides} but is written, in C order without gaps; "
                          "pass memory from empty()")
-    return copied(x)
+    return dense(x)
 
 
 def dense(x: cupy.ndarray) -> cupy.ndarray:
