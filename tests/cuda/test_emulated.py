@@ -488,6 +488,12 @@ def region_step(name: str, n: int = 10) -> Check:
     return lambda: regions.outputs_are_those_of_the_steps(name, n)
 
 
+def sums_in_parts() -> None:
+    """Of more images than a product takes at once."""
+    with mock.patch.object(launch, "multiprocessors", return_value=132):
+        regions.outputs_are_those_of_the_steps("linear", 300)
+
+
 def linear() -> None:
     primitives.linear((7, 130, 19), FLOAT)
 
@@ -546,6 +552,13 @@ def test_copies_by_hardware(name: str) -> None:
     BY_HARDWARE[name]()
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("emulated")
+def test_sums_over_images_in_parts() -> None:
+    """As above."""
+    sums_in_parts()
+
+
 # What is wrong -> (a piece of some source, what stands there instead, a check that runs it, what the failure says)
 MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
     "packs in shared memory at odd offsets": (
@@ -564,6 +577,13 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
     "no barrier between steps of an image": (
         f"    {BARRIER}\n    each<IN>(", "    each<IN>(",
         region_step("lenet5"), "[Nn]ot equal"),
+    "sums: images that are not there yet": (
+        f"await_copies<1>();\n        {BARRIER}\n        const REAL *left", "const REAL *left", sums_in_parts, "tolerance"),
+    "sums: images of the next part too soon": ("await_copies<1>();", "await_copies<2>();", sums_in_parts, "tolerance"),
+    "sums: images that are copied over": (
+        f"* y.v[e % 4];\n        }}\n        {BARRIER}", "* y.v[e % 4];\n        }", sums_in_parts, "[Nn]ot equal"),
+    "sums: a warp's that nobody adds": ("for (int k = 1; k < WARPS; ++k) total", "for (int k = 2; k < WARPS; ++k) total",
+                                        sums_in_parts, "tolerance"),
     "copies that nobody awaits": (
         f"await_copies<0>();\n        {BARRIER}\n        int items", f"{BARRIER}\n        int items",
         convolution(0, "whole_image"), "tolerance"),

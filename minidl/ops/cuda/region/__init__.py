@@ -18,7 +18,7 @@ from .emit import Emitted, emit
 
 __all__ = ["can_region_step", "region_step"]
 
-SUM_THREADS, SUM_TILES = 256, 6144         # of sums, and numbers in shared memory: as in sums.cuh
+SUM_THREADS, SUM_TILES = 256, 12288        # of sums, and numbers in shared memory: as in sums.cuh
 
 
 class Size(NamedTuple):
