@@ -578,8 +578,11 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         f"    {BARRIER}\n    each<IN>(", "    each<IN>(",
         region_step("lenet5"), "[Nn]ot equal"),
     "sums: images that are not there yet": (
-        f"await_copies<1>();\n        {BARRIER}\n        const REAL *left", "const REAL *left", sums_in_parts, "tolerance"),
-    "sums: images of the next part too soon": ("await_copies<1>();", "await_copies<2>();", sums_in_parts, "tolerance"),
+        f"await_copies<STAGES - 1>();\n        {BARRIER}\n        const REAL *left", "const REAL *left", sums_in_parts,
+        "tolerance"),
+    "sums: images of the next part too soon": (
+        f"await_copies<STAGES - 1>();\n        {BARRIER}\n        const REAL *left",
+        f"await_copies<STAGES>();\n        {BARRIER}\n        const REAL *left", sums_in_parts, "tolerance"),
     "sums: images that are copied over": (
         f"* y.v[e % 4];\n        }}\n        {BARRIER}", "* y.v[e % 4];\n        }", sums_in_parts, "[Nn]ot equal"),
     "sums: a warp's that nobody adds": ("for (int k = 1; k < WARPS; ++k) total", "for (int k = 2; k < WARPS; ++k) total",

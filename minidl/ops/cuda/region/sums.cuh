@@ -1,11 +1,12 @@
 // Sums over images: the last part of every gradient. A generated kernel (region/emit.py) is made of these: its blocks
 // share out the jobs, each some of the results of one.
 //
-// All sizes are known when the kernel is compiled. `block` counts a job's own blocks from 0; `memory` is shared, 2 *
-// STEP * (TALL + WIDE) numbers. Sums run over the N images in one fixed order. Requires: blockDim.x SUM_THREADS.
+// All sizes are known when the kernel is compiled. `block` counts a job's own blocks from 0; `memory` is shared,
+// STAGES * STEP * (TALL + WIDE) numbers. Sums run over the N images in one fixed order. Requires: blockDim.x SUM_THREADS.
 #include "include/common.cuh"
 
-constexpr int SUM_THREADS = 256, STEP = 128;  // STEP: images of a product that are taken at once
+constexpr int SUM_THREADS = 256;
+constexpr int STEP = 64, STAGES = 4;          // images of a product that are taken at once, and steps copied ahead + 1
 constexpr int TALL = 16, WIDE = 32;           // rows and columns of a product's tile
 static_assert(TALL * WIDE == 16 * 32, "a warp has a tile, and a thread 4 rows and 4 columns of it");
 
@@ -21,7 +22,7 @@ __device__ __forceinline__ void load_tile(REAL* to, const REAL* from, int k, int
 }
 
 // out (ROWS, COLUMNS) = scale * a^T b for a (N, ROWS), b (N, COLUMNS). A block owns TALL rows and WIDE columns, a warp
-// all of these for some of the images. The next images are copied while these are multiplied.
+// all of these for some of the images. Later images are copied while these are multiplied.
 template <int N, int ROWS, int COLUMNS>
 __device__ __forceinline__ void product(REAL* memory, int block, const REAL* a, const REAL* b, REAL* out, REAL scale) {
     constexpr int BLOCKS = (COLUMNS + WIDE - 1) / WIDE;  // side by side
@@ -29,17 +30,17 @@ __device__ __forceinline__ void product(REAL* memory, int block, const REAL* a, 
     int i0 = block / BLOCKS * TALL, j0 = block % BLOCKS * WIDE;
     int warp = threadIdx.x / 32, i = threadIdx.x % 32 / 8 * 4, j = threadIdx.x % 8 * 4;
     Pack<4> sum[4] = {};
-    for (int step = 0; step <= STEPS; ++step) {
+    for (int step = 0; step < STEPS + STAGES - 1; ++step) {
         if (step < STEPS) {
-            REAL* to = memory + step % 2 * SIZE;
+            REAL* to = memory + step % STAGES * SIZE;
             load_tile<TALL, N, ROWS>(to, a, step * STEP, i0);
             load_tile<WIDE, N, COLUMNS>(to + STEP * TALL, b, step * STEP, j0);
         }
         end_copies();
-        if (step == 0) continue;
-        await_copies<1>();
+        if (step < STAGES - 1) continue;
+        await_copies<STAGES - 1>();
         __syncthreads();
-        const REAL *left = memory + (step - 1) % 2 * SIZE, *right = left + STEP * TALL;
+        const REAL *left = memory + (step - STAGES + 1) % STAGES * SIZE, *right = left + STEP * TALL;
 #pragma unroll 8
         for (int s = warp; s < (N < STEP ? N : STEP); s += WARPS) {
             Pack<4> x = *(const Pack<4>*)&left[s * TALL + i], y = *(const Pack<4>*)&right[s * WIDE + j];
