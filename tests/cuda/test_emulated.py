@@ -585,8 +585,8 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         f"await_copies<STAGES>();\n        {BARRIER}\n        const REAL *left", sums_in_parts, "tolerance"),
     "sums: images that are copied over": (
         f"* y.v[e % 4];\n        }}\n        {BARRIER}", "* y.v[e % 4];\n        }", sums_in_parts, "[Nn]ot equal"),
-    "sums: a warp's that nobody adds": ("for (int k = 1; k < WARPS; ++k) total", "for (int k = 2; k < WARPS; ++k) total",
-                                        sums_in_parts, "tolerance"),
+    "sums: a warp's that nobody adds": (
+        "for (int k = 1; k < WARPS; ++k) total", "for (int k = 2; k < WARPS; ++k) total", sums_in_parts, "tolerance"),
     "copies that nobody awaits": (
         f"await_copies<0>();\n        {BARRIER}\n        int items", f"{BARRIER}\n        int items",
         convolution(0, "whole_image"), "tolerance"),
