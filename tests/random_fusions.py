@@ -366,8 +366,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "warp_most": ("fp32", "x = other > x || other != other ? other : x;", "x += other;", "region_step"),
     # sums.cuh
     "sums, product": (
-        "fp32", "for (int k = 0; k < N; k += STEP) {",
-        "for (int k = 0; k < (N > STEP ? N - STEP : N); k += STEP) {"),
+        "fp32", "STEPS = (N + STEP - 1) / STEP,", "STEPS = N > STEP ? (N - 1) / STEP : 1,"),
     "sums, sum": (
         "fp32", "for (int k = team; k < N; k += SUM_THREADS / WIDE) total",
         "for (int k = team; k < N - 1; k += SUM_THREADS / WIDE) total"),

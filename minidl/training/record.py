@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -215,7 +216,7 @@ def machine() -> dict[str, Any]:
 
 
 @functools.cache
-def _name_of_gpu(runtime: Any, number: int) -> str:
+def _name_of_gpu(runtime: ModuleType, number: int) -> str:
     """Asked for once: processes on one GPU take turns at this."""
     name: bytes = runtime.getDeviceProperties(number)["name"]
     return name.decode()
