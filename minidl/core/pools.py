@@ -24,7 +24,7 @@ _lasting: list[Any] = []                   # the pool of arrays that live as lon
 keepers: list[Callable[[], None]] = []     # functions that release memory that is kept for reuse
 at_end: list[Callable[[], None]] = []      # functions that destroy captured graphs, before what they use ends
 capturing = threading.RLock()              # captures take turns: while one lasts, no thread may wait for the device
-LITTLE = 1 << 28                           # bytes: as much as pools may hold beside a graph that has its own
+LITTLE = 1 << 28                           # bytes that other pools may keep when a graph takes its memory
 
 
 class GraphMemory:

@@ -555,7 +555,7 @@ def test_copies_by_hardware(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("emulated")
 def test_sums_over_images_in_parts() -> None:
-    """As above."""
+    """What is mutated below, as it is."""
     sums_in_parts()
 
 
