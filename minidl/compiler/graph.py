@@ -6,12 +6,12 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.device import Array, is_array
+from ..core.device import Array, is_array, span
 from ..core.mode import Listener, mode
 from ..core.pools import GraphMemory, at_end, free_if_much
 from ..core.tensor import Node, Tensor, mark_changed, wrap
@@ -145,11 +145,16 @@ def _captured(stream: cupy.cuda.Stream | None = None) -> Iterator[None]:
         raise NotCaptured(f"{type(error).__name__}: {error}") from error
 
 
-def _require_apart(inputs: dict[Slot, Array], written: Collection[Slot]) -> None:
-    """Refuse an input that is written and shares its memory with another one."""
-    owners = {slot: id(array if array.base is None else array.base) for slot, array in inputs.items()}
-    if any(slot in written and [*owners.values()].count(owner) > 1 for slot, owner in owners.items()):
-        raise NotCaptured("an argument that the step changes shares its memory with another one")
+def _overlap(arrays: Iterable[Array], written: Iterable[bool]) -> bool:
+    """Whether an array that is written has memory in common with another one. By their addresses: arrays in one memory
+    need not be views of one array, as those of as_strided."""
+    spans = sorted((*span(array), writes) for array, writes in zip(arrays, written, strict=True) if array.size)
+    furthest = [0, 0]                      # ends of what is read so far, and of what is written
+    for start, end, writes in spans:
+        if start < (max(furthest) if writes else furthest[True]):
+            return True
+        furthest[writes] = max(furthest[writes], end)
+    return False
 
 
 class AsGraph:
@@ -175,9 +180,11 @@ class AsGraph:
         self.memory = GraphMemory()
         self.lock = threading.RLock()
         arrays, written = arrays_of(program, given), program.written()
-        _require_apart(dict(zip(calls.inputs, arrays, strict=True)), written)
+        self.written = [slot in written for slot in calls.inputs]
+        if _overlap(arrays, self.written):
+            raise NotCaptured("an argument that the step changes shares its memory with another one")
         self.copied = [i for i in range(len(arrays)) if i not in fixed]
-        self.back = [at for at, i in enumerate(self.copied) if calls.inputs[i] in written]
+        self.back = [at for at, i in enumerate(self.copied) if self.written[i]]
         self.read = program.numbers_read()
         returned = [*dict.fromkeys(v for v in leaves(program.outputs) if isinstance(v, Slot))]
         self.returned = {slot: f"made{i}" for i, slot in enumerate(returned)}
@@ -237,6 +244,7 @@ class AsGraph:
         """
         program = self.program
         text = Text(self.returned, lock=self.lock, mark=mark_changed, start=self.addresses.start, wrap=wrap,
+                    overlap=_overlap, calls=self.calls.run,
                     memory=self.memory)                # held, so that it is there as long as the function runs
         near = [f"near{at}" for at in range(len(self.copied))]
         for at, i in enumerate(self.copied):
@@ -244,6 +252,10 @@ class AsGraph:
             # One with gaps, in another order or on another device is copied. array.flags is an object made at each look
             text.add(f"near{at} = far{at} if far{at}._c_contiguous and far{at}.data.device_id == {self.device} else "
                      f"far{at}.copy()")
+        if self.back:                                  # which were apart when the graph was made
+            arrays = [f"far{self.copied.index(i)}" if i in self.copied else text.name(array)
+                      for i, array in enumerate(self.inputs)]
+            text.add(f"if overlap(({''.join(f'{each}, ' for each in arrays)}), {self.written}): return calls(given)")
         for dynamic in program.dynamics:               # each draw counts, read or not
             text.add(f"number{dynamic.number} = {text.name(dynamic.read)}()")
         changed = [f"given[{place}]" if isinstance(place, int) else text.name(place) for place in program.changed]

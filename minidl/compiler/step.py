@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from ..core.device import Array
+from ..core.device import owner
 from ..core.mode import mode
 from ..core.tensor import Tensor
 from .agree import Difference, compare
@@ -277,17 +277,12 @@ class _Outside:
         facts = program.facts
         self.tensors = [*facts.tensors, *facts.leaves, *(t for t, _ in program.grads if isinstance(t, Tensor))]
         slots = {slot for call in program.calls for slot in call.reads if slot.kind == "outside"}
-        self.arrays = [_root(a) for a in (*(slot.array for slot in slots), *(t._data for t in self.tensors))]
+        self.arrays = [owner(a) for a in (*(slot.array for slot in slots), *(t._data for t in self.tensors))]
         self.ids = {*map(id, self.tensors), *map(id, self.arrays)}
 
     def has(self, value: object) -> bool:
-        return id(value) in self.ids or id(_root(_array(value))) in self.ids
+        return id(value) in self.ids or id(owner(_array(value))) in self.ids
 
 
 def _array(value: object) -> Any:
     return value._data if isinstance(value, Tensor) else value
-
-
-def _root(array: Array) -> Array:
-    """The array that owns the memory of a view; any other array as it is."""
-    return array if array.base is None else array.base

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .device import owner
 from .gradcheck import GradcheckReport, gradcheck
 from .mode import mode, recorded
 from .tensor import Tensor, flow, owns, start_of, wrap
@@ -59,7 +60,13 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensor | Sequence[Tens
         if g is None and not allow_unused:
             raise ValueError(f"grad: input {i} (shape {x.shape}) was not used for the outputs; leave it out, or pass "
                              "allow_unused=True for None in its place")
-    return tuple(g if g is None or create_graph or owns(g._data) else g.clone() for g in gradients)
+    held = {id(owner(start._data)) for _, start in starts}
+    for i, g in enumerate(gradients):      # each has its memory alone: it may be changed in place
+        if g is not None:
+            if id(owner(g._data)) in held or not (create_graph or owns(g._data)):
+                gradients[i] = g = g.clone()
+            held.add(id(owner(g._data)))
+    return tuple(gradients)
 
 
 def _leaves(name: str, inputs: Tensors, create_graph: bool) -> tuple[Tensor, ...]:

@@ -274,6 +274,31 @@ def address(array: Array) -> int:
     return start
 
 
+def owner(array: object) -> object:
+    """The array that owns the memory of a view, or of a view's view; anything else as it is.
+
+    >>> a = np.ones((2, 3))
+    >>> owner(a) is a, owner(a[0].T) is a
+    (True, True)
+    """
+    while (base := getattr(array, "base", None)) is not None:
+        array = base
+    return array
+
+
+def span(array: Array) -> tuple[int, int]:
+    """The addresses of an array's first byte and of the one behind its last.
+
+    >>> a = np.ones((2, 3), np.float32)
+    >>> [at - address(a) for at in span(a[:, ::-2])]
+    [0, 24]
+    """
+    reach = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)] if array.size else []
+    start = address(array)
+    return start + sum(step for step in reach if step < 0), \
+        start + (array.itemsize if array.size else 0) + sum(step for step in reach if step > 0)
+
+
 def to_device(array: Array, device: str) -> Array:
     """Move an array to a device; the same array comes back when it is there already.
 
@@ -287,7 +312,8 @@ def to_device(array: Array, device: str) -> Array:
         return to_numpy(array)
     import cupy
 
-    return cupy.asarray(array.view(np.dtype(array.dtype.str)))         # NumPy's own dtype, by which launches are faster
+    # In NumPy's own dtype, by which launches are faster, and in C order, in which updates find parameters.
+    return cupy.asarray(np.asarray(array.view(np.dtype(array.dtype.str)), order="C"))
 
 
 def to_numpy(array: Array) -> np.ndarray:

@@ -109,7 +109,7 @@ class Tensor(Attached):
         _device.unmasked("Tensor", data)
         try:
             array = _device.as_array(data, dtype)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RuntimeError) as error:         # the last is PyTorch's
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"Tensor: {type(data).__name__} data do not become an array ({error}); pass numbers in "
                        "nested lists of equal lengths, and a NumPy dtype") from None

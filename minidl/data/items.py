@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from ..core.device import as_array, unmasked
+from ..core.device import as_array, to_numpy, unmasked
 
 Kind = TypeVar("Kind", bound="Items")
 
@@ -53,7 +53,7 @@ class Items:
         who, both = f"{type(self).__name__}: {self.name}", (self.items, "labels")
         unmasked(who, tuple(getattr(self, field) for field in both))
         for field in both:                 # of a Series, [i] would be the item that its index calls i
-            object.__setattr__(self, field, as_array(getattr(self, field)))
+            object.__setattr__(self, field, to_numpy(as_array(getattr(self, field))))
         values, labels = (getattr(self, field) for field in both)
         if not np.issubdtype(values.dtype, self.numbers) or labels.dtype.kind not in "iu":
             needs = "uint8" if self.numbers is np.uint8 else "floating numbers"

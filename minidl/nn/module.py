@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
-from ..core.device import DType, as_array, destination, flags, to_device, unmasked
+from ..core.device import DType, as_array, destination, flags, to_device, to_numpy, unmasked
 from ..core.mode import Watched, mode, no_grad, note_change
 from ..core.tensor import Tensor, mark_changed
 from ..ops.create import tensor
@@ -332,7 +332,7 @@ def _array(name: str, value: object) -> np.ndarray:
     of its values are masked."""
     unmasked(f"load_state_dict: {name}", value)
     try:
-        return as_array(value.numpy() if isinstance(value, Tensor) else value)
+        return to_numpy(as_array(value.numpy() if isinstance(value, Tensor) else value))
     except (TypeError, RuntimeError) as error:
         raise TypeError(f"load_state_dict: {name} is a {type(value).__module__}.{type(value).__name__} that gives no "
                         f"array ({error}); convert it before, of PyTorch by .detach().float().cpu()") from None

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..core.contexts import replaced
+from ..core.device import owner
 from ..core.mode import Listener, mode, no_grad
 from ..core.tensor import Tensor
 from .module import Module, switched
@@ -237,7 +238,7 @@ class Watcher(Listener):
 
     def __init__(self, net: Module) -> None:
         # What the net holds, and what is computed of this alone, once for all images; kept, so that ids stay theirs.
-        self.fixed: dict[int, object] = {id(each): each for _, t in net.named_tensors() for each in [_memory(t._data)]}
+        self.fixed: dict[int, object] = {id(each): each for _, t in net.named_tensors() for each in [owner(t._data)]}
         self.calls: list[_Call] = []
         self.open: list[_Call] = []
         self.value_bytes = 0
@@ -259,22 +260,15 @@ class Watcher(Listener):
     def run(self, name: str, body: Callable[..., Any], k: ModuleType, arrays: list[Any],
             options: dict[str, Any]) -> Any:
         y, backward = body(k, *arrays, **options)
-        if all(a is None or id(_memory(a)) in self.fixed for a in arrays):
-            self.fixed[id(_memory(y))] = _memory(y)
+        if all(a is None or id(owner(a)) in self.fixed for a in arrays):
+            self.fixed[id(owner(y))] = owner(y)
             return y, backward
         if name in MULTIPLY_ADDS:
             self.open[-1].multiply_adds += MULTIPLY_ADDS[name](
                 y.shape, *(None if a is None else a.shape for a in arrays))
-        if not any(_memory(y) is _memory(a) for a in arrays):
+        if not any(owner(y) is owner(a) for a in arrays):
             self.value_bytes += y.nbytes
         return y, backward
-
-
-def _memory(array: object) -> object:
-    """The array that owns an array's memory: of a view's views, too, the one that all are of."""
-    while (base := getattr(array, "base", None)) is not None:
-        array = base
-    return array
 
 
 def _tensor_shapes(result: object) -> list[tuple[int, ...]]:

@@ -137,7 +137,7 @@ class EMA(Named, Checked, Watched):
                              f"EMA {WAY_OUT}")
         averages = [state["averages"][place] for place in order] if len(order) == len(state["averages"]) else \
             state["averages"]
-        averages = [as_array(np.asarray(array)) for array in averages]
+        averages = [to_numpy(as_array(array)) for array in averages]
         there = [(array.shape, array.dtype) for array in averages]
         here = [(p.shape, p.dtype) for p in self.params]
         if there != here:

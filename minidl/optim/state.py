@@ -237,7 +237,7 @@ def writer_of(optimizer: Optimizer, state: Mapping[str, Any]) -> Callable[[], No
         for name in kept:
             for p, place in zip(group["params"], order, strict=True):
                 given, (shape, dtype) = saved[name][place], like(name, p)
-                array = None if given is None else as_array(np.asarray(given))
+                array = None if given is None else to_numpy(as_array(given))
                 if array is not None and (array.shape, array.dtype) != (shape, dtype):
                     raise ValueError(f"{title}.load_state_dict: {optimizer.kept[name]} {place} of group {number} is "
                                      f"{array.shape} {array.dtype} but its parameter is {shape} {dtype}; build the "

@@ -183,11 +183,19 @@ def test_gpu_arguments_in_one_memory() -> None:
         with minidl.no_grad():
             a.add_(1.0)
         return b * 2
+    import cupy
+
+    def apart(x: Tensor) -> Tensor:
+        return x.clone()
+
     call = minidl.compile(step)
-    for other in (lambda x: x.detach(), lambda x: x[1:]):
+    windows = [lambda x: Tensor(cupy.lib.stride_tricks.as_strided(x.data, (3, 2), (4, 4))),    # no view of x's array
+               lambda x: Tensor(cupy.ndarray(3, np.float32, x.data.data + 4))]
+    for other in (lambda x: x.detach(), lambda x: x[1:], *windows, apart, *windows, apart):
         for i in range(5):
             x = Tensor(np.arange(4.0) + i, device="cuda")
-            assert call(x, other(x)).tolist() == (2 * other(x)).tolist()
+            y = other(x)
+            assert call(x, y).tolist() == (2 * y).tolist()
 
 
 @pytest.mark.gpu

@@ -16,7 +16,7 @@ import pytest
 from cases import CASES, LAYOUTS, Case, each_case, some_gy
 
 import minidl
-from minidl import Tensor, nn, ops, optim, zoo
+from minidl import Tensor, data, nn, ops, optim, zoo
 from minidl.core import device
 from minidl.core.tensor import wrap
 from minidl.ops.common.geometry import PoolGeometry, conv_geometry, pool_geometry
@@ -447,6 +447,71 @@ def test_an_unpickled_array_gets_numpys_own_dtype() -> None:
     for t in (Tensor(x, device="cuda"), Tensor(x).to("cuda"), Tensor(x.T, device="cuda")):
         assert t.data.dtype is np.dtype(np.float32)
         np.testing.assert_array_equal((t * 2).numpy(), np.full(t.shape, 2, np.float32))
+
+
+def test_a_parameter_is_in_c_order() -> None:
+    """Updates refused others."""
+    at_first = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    for given in (at_first, cupy.asarray(at_first)):
+        w = Tensor(given, requires_grad=True, device="cuda")
+        (w * w).sum().backward()
+        optim.SGD([w], lr=0.5).step()
+        assert w.tolist() == np.zeros((2, 3)).tolist()
+
+
+HOLDERS: dict[str, Callable[[Any], Any]] = {
+    "as_strided": lambda x: cupy.lib.stride_tricks.as_strided(x, (3, 2), (4, 4)),
+    "ndarray": lambda x: cupy.ndarray(x.shape, x.dtype, x.data),
+    "a part": lambda x: cupy.ndarray(2, x.dtype, x.data + 8),
+    "view": lambda x: x[1:],
+    "DLPack": lambda x: cupy.from_dlpack(x),
+}
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_memory_that_something_refers_to_is_not_handed_out(name: str, compiled: bool) -> None:
+    """That need not refer to the array: its numbers changed when the next result was written."""
+    def double(x: Tensor) -> Tensor:
+        return x * 2.0
+
+    call = minidl.compile(double) if compiled else double
+    x = Tensor(np.arange(4, dtype=np.float32), device="cuda")
+    for _ in range(3):
+        call(x)
+    held = [HOLDERS[name](call(x).data) for _ in range(6)]
+    before = [each.get() for each in held]
+    for _ in range(12):
+        call(x + 100.0)
+    for each, expected in zip(held, before, strict=True):
+        np.testing.assert_array_equal(each.get(), expected)
+
+
+def test_cupys_arrays_in_states_and_tables() -> None:
+    def there(state: Any) -> Any:
+        return {key: there(value) for key, value in state.items()} if isinstance(state, dict) else \
+            [there(each) for each in state] if isinstance(state, list) else \
+            cupy.asarray(state) if isinstance(state, np.ndarray) and state.ndim else state
+
+    def made() -> tuple[Any, Any, Any]:
+        net = nn.Linear(3, 2, seed=0).to("cuda")
+        return net, optim.Adam(net.parameters(), lr=0.1), optim.EMA(net.parameters(), decay=0.5)
+
+    x = Tensor(np.ones((4, 3), np.float32), device="cuda")
+    first, second = made(), made()
+    for _ in range(2):
+        first[0](x).sum().backward()
+        first[1].step()
+        first[2].update()
+    for one, other in zip(first, second, strict=True):
+        other.load_state_dict(there(one.state_dict()))
+    for one, other in zip(first, second, strict=True):
+        assert pickle.dumps(one.state_dict()) == pickle.dumps(other.state_dict())
+    rows, labels = np.arange(12, dtype=np.float32).reshape(4, 3), np.array([0, 1, 0, 1])
+    tables = (data.Table(rows, labels), data.Table(cupy.asarray(rows), cupy.asarray(labels)))
+    here, same = ([[part.tolist() for part in batch] for batch in data.DataLoader(table, 2, seed=0, device="cuda")]
+                  for table in tables)
+    assert here == same
 
 
 def test_an_array_on_another_device(probe: Any) -> None:

@@ -125,7 +125,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{CORE}/tensor", ("numpy", f"{CORE}/mode", f"{CORE}/device")),
     (f"{CORE}/by_tensor", (f"{CORE}/tensor",)),
     (f"{CORE}/gradcheck", ("numpy", f"{CORE}/mode", f"{CORE}/rng", f"{CORE}/tensor")),
-    (f"{CORE}/derivatives", ("numpy", f"{CORE}/mode", f"{CORE}/tensor", f"{CORE}/gradcheck", OPS)),
+    (f"{CORE}/derivatives", ("numpy", f"{CORE}/device", f"{CORE}/mode", f"{CORE}/tensor", f"{CORE}/gradcheck", OPS)),
     (f"{CORE}/interchange", ("numpy", "cupy", f"{CORE}/mode", f"{CORE}/device", f"{CORE}/host",
                              f"{CORE}/tensor")),
     (GEOMETRY, ()),

@@ -124,6 +124,35 @@ def test_pytorchs_refusals_are_passed_on() -> None:
         from_dlpack(torch.ones(2, dtype=torch.bfloat16))
 
 
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_indices_of_other_libraries(name: str) -> None:
+    asarray = getattr(library(name), "tensor" if name == "torch" else "asarray")
+    x, places = Tensor(np.arange(12.0).reshape(4, 3), requires_grad=True), np.array([2, 0, 2, 1])
+    for index in (places, places > 0, np.array(3), (slice(None), places)):
+        here = tuple(map(asarray, index[1:])) if isinstance(index, tuple) else asarray(index)
+        there = (*index[:1], *here) if isinstance(index, tuple) else here
+        x.grad = None
+        y = x[there]
+        np.testing.assert_array_equal(y.numpy(), x.numpy()[index])
+        y.sum().backward()
+        expected = np.zeros((4, 3))
+        np.add.at(expected, index, 1)
+        np.testing.assert_array_equal(x.grad.numpy(), expected)
+        with minidl.no_grad():
+            z = x.detach().clone()
+            z[there] = 7.0
+        np.testing.assert_array_equal(z.numpy() == 7, (expected > 0) | (x.numpy() == 7))
+    at = np.array([[0], [2], [1], [1]])
+    for index in (asarray(at), at.tolist()):
+        np.testing.assert_array_equal(ops.gather(x, 1, index).numpy(), np.take_along_axis(x.numpy(), at, 1))
+
+
+@pytest.mark.torch
+def test_a_tensor_of_pytorch_that_requires_a_gradient() -> None:
+    with pytest.raises(ValueError, match=r"^Tensor: Tensor data do not become an array \(Can't call numpy\(\) on Ten"):
+        Tensor(library("torch").ones(2, requires_grad=True))
+
+
 def test_an_array_of_a_gpu_wants_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     class There:
         def __dlpack__(self, **options: Any) -> None: ...

@@ -330,6 +330,31 @@ def test_each_grad_has_memory_of_its_own() -> None:
     assert y.grad.tolist() == [1.0, 1.0]
 
 
+WHERE = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize(("shape", "given"), [((), False), ((1,), False), ((), True), ((2,), True)])
+def test_each_gradient_has_memory_of_its_own(where: str, create_graph: bool, shape: tuple[int, ...], given: bool
+                                             ) -> None:
+    """Who changes one changes no other, nor the gradient that was given, nor the 1 that later passes begin with."""
+    u, v = (Tensor(np.ones(shape, np.float32), requires_grad=True, device=where) for _ in range(2))
+    seed = Tensor(np.ones(shape, np.float32), device=where) if given else None
+    for _ in range(2):
+        y = u + v if given else (u + v).reshape(())
+        first, second = minidl.grad(y, (u, v), seed, create_graph=create_graph)
+        with minidl.no_grad():
+            first[...] = 5.0
+        assert second.tolist() == np.ones(shape).tolist()
+        assert seed is None or seed.tolist() == np.ones(seed.shape).tolist()
+        (u + v).sum().backward(create_graph=create_graph)
+        with minidl.no_grad():
+            u.grad[...] = 5.0
+        assert v.grad.tolist() == np.ones(shape).tolist()
+        u.grad = v.grad = None
+
+
 def test_a_gradient_that_is_kept_has_a_graph() -> None:
     """Of what an op made, by backward; grad() leaves it alone."""
     x = vector(2.0)

@@ -60,7 +60,7 @@ class Memory(np.ndarray):
 
     @property
     def data(self) -> Any:
-        return types.SimpleNamespace(ptr=self.ctypes.data, device_id=0)
+        return types.SimpleNamespace(ptr=self.ctypes.data, device_id=0, mem=object())
 
     @property
     def _c_contiguous(self) -> bool:

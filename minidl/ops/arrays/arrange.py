@@ -16,7 +16,7 @@ from ..common.op import _number, also, op
 from ..common.primitives import Index
 from ..layers.activation import one_axis
 from .basic import Axis, _axes
-from .indexing import getitem, own_index
+from .indexing import getitem, own_index, plain_index
 from .shapes import reshape
 
 __all__ = [
@@ -154,16 +154,18 @@ def pick(x: Tensor, axis: int, index: Tensor | np.ndarray, once: bool) -> Tensor
 
 
 @also
-def gather(x: Tensor, axis: int, index: Tensor | np.ndarray) -> Tensor:
+def gather(x: Tensor, axis: int, index: Index) -> Tensor:
     """Values by their indices along one axis: y[i,j] = x[index[i,j], j] for axis 0, x[i, index[i,j]] for axis 1.
 
-    index: integers of as many axes as x. Elements taken several times receive the sum of their gradients. Raises
-    TypeError for an index that is not of integers, ValueError if the numbers of axes differ, IndexError out of range.
+    index: integers, an array or nested lists, of as many axes as x. Elements taken several times receive the sum of
+    their gradients. Raises TypeError for an index that is not of integers, ValueError if the numbers of axes differ,
+    IndexError out of range.
 
     >>> gather(Tensor([[1.0, 2.0], [3.0, 4.0]]), 1, np.array([[1], [0]])).tolist()
     [[2.0], [3.0]]
     """
     axis = one_axis("gather", x.shape, axis)
+    index = plain_index(index)
     if index.dtype.kind not in "iu":       # booleans would select as a mask
         raise TypeError(f"gather: index has dtype {index.dtype} but must be integers; with a mask, use x[mask]")
     if len(index.shape) != x.ndim:

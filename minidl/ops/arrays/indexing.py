@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core import tensor
+from ...core.device import as_array, lends_memory
 from ...core.mode import StandIn, mode, unwrapped
 from ...core.tensor import Tensor
 from ..common.op import op
@@ -74,12 +75,13 @@ def _getitem(k, x: Tensor, *, index: Index):
 
 
 def plain_index(index: Index, own: bool = False) -> Any:
-    """An index with arrays in the place of Tensors and lists. own: copies, which are not changed later."""
+    """An index with arrays in the place of Tensors, lists and other libraries' arrays. own: copies, which are not
+    changed later."""
     def plain(i: object) -> Any:
-        if isinstance(i, list):
-            array = np.asarray(i)
-            return array if array.size else array.astype(np.int64)
         array = i._data if isinstance(i, Tensor) else unwrapped(i)
+        if isinstance(array, list) or (lends_memory(array) and not isinstance(array, np.generic)):
+            array = as_array(array)
+            array = array if array.size or not isinstance(i, list) else array.astype(np.int64)
         return array.copy() if own and hasattr(array, "copy") else array
     mode.recorder.given(*(i for i in (index if isinstance(index, tuple) else (index,)) if isinstance(i, Tensor)))
     return tuple(map(plain, index)) if isinstance(index, tuple) else plain(index)

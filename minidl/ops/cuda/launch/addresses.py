@@ -143,7 +143,7 @@ class Results:
             return memory._new(self._shape, self._dtype)
         place = next(self._turn)
         for array in place:
-            if getrefcount(array) == memory.UNUSED:
+            if getrefcount(array) == memory.UNUSED and memory.alone(array):
                 return array
         with memory.lasting():             # as long as the graph: else one could keep a large chunk of others
             place[:] = [memory._new(self._shape, self._dtype)]

@@ -35,6 +35,14 @@ def _references(arrays: list[Any]) -> int:
 # 3.13).
 _SAMPLE = [object()]
 UNUSED = min(_references(_SAMPLE), getrefcount(_SAMPLE[0]) + 1)
+_HOLDER = SimpleNamespace(held=object())
+HELD = getrefcount(_HOLDER.held)           # of what one attribute alone refers to
+
+
+def alone(array: cupy.ndarray) -> bool:
+    """Whether an array alone refers to its memory. Arrays of as_strided, and of other libraries, refer to the memory,
+    not to the array."""
+    return getrefcount(array.data) <= HELD and getrefcount(array.data.mem) <= HELD
 
 
 class _Kept:
@@ -75,7 +83,7 @@ def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
         return _new(shape, dtype)
     key = shape, dtype, _current_device()
     for array in _kept.arrays.get(key, ()):
-        if getrefcount(array) == UNUSED:
+        if getrefcount(array) == UNUSED and alone(array):
             return array
     array = _new(shape, dtype)
     _kept.add(key, array)
@@ -126,14 +134,15 @@ def owns(array: cupy.ndarray) -> bool:
 
 
 def ones_like(x: cupy.ndarray) -> cupy.ndarray:
-    """Ones. A single one, from which each backward starts, is always the same: primitives change no input."""
+    """Ones. A single one, from which each backward starts, is always the same: primitives change no input. It is a view
+    of a part, which `owns` is False for."""
     return cupy.ones_like(x) if x.ndim else _one(x.dtype, x.data.device_id)
 
 
 @functools.cache
 def _one(dtype: np.dtype, device: int) -> cupy.ndarray:
     with for_all_streams():
-        return cupy.ones((), dtype)
+        return cupy.ones((2,), dtype)[:1].reshape(())
 
 
 @contextlib.contextmanager
