@@ -184,6 +184,10 @@ def unmasked(who: str, data: object) -> None:
 def as_array(data: object, dtype: DType = None) -> Array:
     """Data as an array of a dtype: itself if it is one, a CuPy array if it is on a GPU, else a NumPy array in the
     machine's byte order."""
+    if type(data) is not np.ndarray and not is_cuda(data) and hasattr(data, "__cuda_array_interface__"):
+        import cupy
+
+        data = cupy.asarray(data)
     if is_cuda(data):
         return data.astype(dtype or data.dtype, copy=False)
     array = np.asarray(data, dtype=dtype)

@@ -176,8 +176,8 @@ class DataLoader(Watched, Generic[D]):
                             "made; pass arrays, or an object that has both")
 
     def _kept(self, array: Array) -> Array:
-        array = self._cast(array)
-        return to_device(array if self.device == "cpu" else np.ascontiguousarray(array), self.device)
+        array = to_device(self._cast(array), self.device)
+        return array if self.device == "cpu" or array.flags.c_contiguous else array.copy()
 
     def _cast(self, array: Array) -> Array:
         """Floating numbers in the requested dtype; others as they are, in the machine's byte order."""

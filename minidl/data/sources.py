@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..core import rng
-from ..core.device import Array, is_array, to_numpy, unmasked
+from ..core.device import Array, as_array, is_array, to_numpy, unmasked
 from ..core.tensor import Tensor
 from .items import one_place
 from .sets.datasets import Dataset
@@ -113,7 +113,7 @@ def _form(item: np.ndarray | tuple[object, ...] | dict[object, object]) -> str:
 def _numbers(value: object, who: str) -> Array:
     unmasked(who, value)
     try:
-        array: Array = value._data if isinstance(value, Tensor) else value if is_array(value) else np.asarray(value)
+        array: Array = value._data if isinstance(value, Tensor) else value if is_array(value) else as_array(value)
     except ValueError:
         raise ValueError(f"{who}: a {type(value).__name__} of the data holds things of several shapes but must be one "
                          "array of numbers; give the parts of an item as a tuple, (image, label)") from None

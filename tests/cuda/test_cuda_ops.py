@@ -9,6 +9,7 @@ import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -512,6 +513,31 @@ def test_cupys_arrays_in_states_and_tables() -> None:
     here, same = ([[part.tolist() for part in batch] for batch in data.DataLoader(table, 2, seed=0, device="cuda")]
                   for table in tables)
     assert here == same
+
+
+def every_second(x: np.ndarray) -> Any:
+    twice = cupy.zeros((*x.shape, 2), x.dtype)
+    twice[..., 0] = cupy.asarray(x)
+    return twice[..., 0]
+
+
+def of_another_library(x: np.ndarray) -> Any:
+    """As PyTorch has them: NumPy can make no array of them."""
+    held = every_second(x)
+    return SimpleNamespace(held=held, __array__=None, __cuda_array_interface__=held.__cuda_array_interface__)
+
+
+@pytest.mark.parametrize("where", ["cpu", "cuda"])
+@pytest.mark.parametrize("there", [cupy.asarray, lambda x: cupy.asarray(np.asfortranarray(x)), every_second,
+                                   of_another_library], ids=["plain", "F", "every second", "of another library"])
+def test_arrays_of_a_gpu_as_data(there: Callable[[np.ndarray], Any], where: str) -> None:
+    rows, labels = np.arange(12, dtype=np.float32).reshape(4, 3), np.array([0, 1, 0, 1])
+    np.testing.assert_array_equal(Tensor(there(rows), device=where).numpy(), rows)
+    for transform in (None, lambda x, y: (x * 2, y)):
+        here, same = ([[part.tolist() for part in batch] for batch in data.DataLoader(
+            arrays, 3, seed=0, device=where, transform=transform)] for arrays in (
+                (rows, labels), (there(rows), there(labels))))
+        assert here == same
 
 
 def test_an_array_on_another_device(probe: Any) -> None:
