@@ -187,7 +187,7 @@ def handed_out_again(monkeypatch: pytest.MonkeyPatch) -> Any:
     from minidl.ops.cuda.launch import memory
 
     for name, value in {"_current_stream": lambda: types.SimpleNamespace(ptr=0), "_current_device": lambda: 0,
-                        "_new": np.empty, "_kept": memory._Kept()}.items():
+                        "_new": np.empty, "_kept": memory._Kept(), "alone": lambda array: True}.items():
         monkeypatch.setattr(memory, name, value)
 
     def again(result: Any, given: set[int]) -> Any:

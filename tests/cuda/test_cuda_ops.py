@@ -495,7 +495,8 @@ def test_cupys_arrays_in_states_and_tables() -> None:
             cupy.asarray(state) if isinstance(state, np.ndarray) and state.ndim else state
 
     def made() -> tuple[Any, Any, Any]:
-        net = nn.Linear(3, 2, seed=0).to("cuda")
+        minidl.manual_seed(0)
+        net = nn.Linear(3, 2).to("cuda")
         return net, optim.Adam(net.parameters(), lr=0.1), optim.EMA(net.parameters(), decay=0.5)
 
     x = Tensor(np.ones((4, 3), np.float32), device="cuda")
