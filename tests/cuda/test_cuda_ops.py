@@ -510,7 +510,8 @@ def test_cupys_arrays_in_states_and_tables() -> None:
     for one, other in zip(first, second, strict=True):
         assert pickle.dumps(one.state_dict()) == pickle.dumps(other.state_dict())
     rows, labels = np.arange(12, dtype=np.float32).reshape(4, 3), np.array([0, 1, 0, 1])
-    tables = (data.Table(rows, labels), data.Table(cupy.asarray(rows), cupy.asarray(labels)))
+    tables = (data.Table("t", "train", *arrays) for arrays in (
+        (rows, labels), (cupy.asarray(rows), cupy.asarray(labels))))
     here, same = ([[part.tolist() for part in batch] for batch in data.DataLoader(table, 2, seed=0, device="cuda")]
                   for table in tables)
     assert here == same

@@ -24,11 +24,18 @@ __device__ __forceinline__ int parameter_of_block(const Parameters& table) {
     return at;
 }
 
-// update(i) for each element i of a parameter that this thread owns.
-template <class Update> __device__ __forceinline__ void each_element(int first, unsigned size, Update update) {
+// update(i, read(i)) for each element i of a parameter that this thread owns. All are read before the first one is
+// written: else each would wait for memory by itself.
+template <class Read, class Update>
+__device__ __forceinline__ void each_element(int first, unsigned size, Read read, Update update) {
     unsigned begin = (blockIdx.x - first) * (THREADS_PER_BLOCK * ELEMENTS_PER_THREAD) + threadIdx.x;
+    decltype(read(0u)) found[ELEMENTS_PER_THREAD];
+#pragma unroll
     for (int k = 0; k < ELEMENTS_PER_THREAD; k++)
-        if (begin + k * THREADS_PER_BLOCK < size) update(begin + k * THREADS_PER_BLOCK);
+        if (begin + k * THREADS_PER_BLOCK < size) found[k] = read(begin + k * THREADS_PER_BLOCK);
+#pragma unroll
+    for (int k = 0; k < ELEMENTS_PER_THREAD; k++)
+        if (begin + k * THREADS_PER_BLOCK < size) update(begin + k * THREADS_PER_BLOCK, found[k]);
 }
 
 // The learning rate: rates[*position] (up to rates[last]) if rates are given, or rates[0] without a position; else lr.

@@ -8,7 +8,8 @@ extern "C" __global__ void square_sums(const Parameters table, double* sums) {
     const int at = parameter_of_block(table);
     const REAL* values = (const REAL*)table.g[at];
     double sum = 0;
-    each_element(table.first[at], table.size[at], [&](unsigned i) { sum += (double)values[i] * (double)values[i]; });
+    auto read = [&](unsigned i) { return values[i]; };
+    each_element(table.first[at], table.size[at], read, [&](unsigned i, REAL x) { sum += (double)x * (double)x; });
     of_threads[threadIdx.x] = sum;
     for (int half = THREADS_PER_BLOCK / 2; half > 0; half /= 2) {
         __syncthreads();
@@ -23,5 +24,6 @@ extern "C" __global__ void scaled(const Parameters table, const double* factor, 
     REAL* results = (REAL*)table.p[at];
     const REAL* values = (const REAL*)table.g[at];
     const REAL times = (REAL)(factor ? by * *factor : by);
-    each_element(table.first[at], table.size[at], [&](unsigned i) { results[i] = times * values[i]; });
+    auto read = [&](unsigned i) { return values[i]; };
+    each_element(table.first[at], table.size[at], read, [&](unsigned i, REAL x) { results[i] = times * x; });
 }

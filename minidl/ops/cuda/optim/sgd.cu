@@ -8,12 +8,13 @@ extern "C" __global__ void sgd(const Parameters table, const double* rates, cons
     REAL *params = (REAL*)table.p[at], *velocities = (REAL*)table.v[at];
     const REAL* grads = (const REAL*)table.g[at];
     lr = (REAL)rate_of(rates, position, last, lr);
-    each_element(table.first[at], table.size[at], [&](unsigned i) {
-        REAL p = params[i], g = grads[i];
+    struct Element { REAL p, g, v; };
+    auto read = [&](unsigned i) { return Element{params[i], grads[i], velocities ? velocities[i] : (REAL)0}; };
+    each_element(table.first[at], table.size[at], read, [&](unsigned i, Element given) {
+        auto [p, g, v] = given;
         if (weight_decay != (REAL)0) g += weight_decay * p;
         if (velocities) {
-            REAL v = momentum * velocities[i] + g;
-            velocities[i] = v;
+            velocities[i] = v = momentum * v + g;
             g = nesterov ? g + momentum * v : v;
         }
         params[i] = p - lr * g;

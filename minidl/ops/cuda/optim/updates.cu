@@ -32,10 +32,13 @@ extern "C" __global__ void adam(const Parameters table, const double* scales, do
     const REAL* grads = (const REAL*)table.g[at];
     const REAL size = (REAL)scales[3 * at], root = (REAL)scales[3 * at + 1], left = (REAL)scales[3 * at + 2];
     const REAL new1 = (REAL)(1 - beta1), old2 = (REAL)beta2, new2 = (REAL)(1 - beta2);
-    each_element(table.first[at], table.size[at], [&](unsigned i) {
-        REAL p = params[i], g = grads[i] + weight_decay * p, m = means[i];
+    struct Element { REAL p, g, m, s; };
+    auto read = [&](unsigned i) { return Element{params[i], grads[i], means[i], squares[i]}; };
+    each_element(table.first[at], table.size[at], read, [&](unsigned i, Element given) {
+        auto [p, g, m, s] = given;
+        g += weight_decay * p;
         m += new1 * (g - m);
-        REAL s = old2 * squares[i] + new2 * (g * g);
+        s = old2 * s + new2 * (g * g);
         means[i] = m;
         squares[i] = s;
         params[i] = left * p - size * (m / (sqrt(s) / root + eps));
@@ -52,11 +55,16 @@ extern "C" __global__ void rmsprop(const Parameters table, const double* rates, 
     const REAL* grads = (const REAL*)table.g[at];
     const REAL older = (REAL)alpha, newer = (REAL)(1 - alpha);
     lr = (REAL)rate_of(rates, position, last, lr);
-    each_element(table.first[at], table.size[at], [&](unsigned i) {
-        REAL p = params[i], g = grads[i] + weight_decay * p, s = older * squares[i] + newer * (g * g);
+    struct Element { REAL p, g, s, m, v; };
+    auto read = [&](unsigned i) {
+        return Element{params[i], grads[i], squares[i], means ? means[i] : (REAL)0, velocities ? velocities[i] : (REAL)0};
+    };
+    each_element(table.first[at], table.size[at], read, [&](unsigned i, Element given) {
+        auto [p, g, s, m, v] = given;
+        g += weight_decay * p;
+        s = older * s + newer * (g * g);
         squares[i] = s;
         if (means) {
-            REAL m = means[i];
             m += newer * (g - m);
             means[i] = m;
             s -= m * m;
@@ -64,7 +72,7 @@ extern "C" __global__ void rmsprop(const Parameters table, const double* rates, 
         }
         g /= sqrt(s) + eps;
         if (velocities) {
-            g += momentum * velocities[i];
+            g += momentum * v;
             velocities[i] = g;
         }
         params[i] = p - lr * g;
@@ -77,7 +85,9 @@ extern "C" __global__ void ema(const Parameters table, double decay) {
     REAL* averages = (REAL*)table.p[at];
     const REAL* values = (const REAL*)table.g[at];
     const REAL newer = (REAL)(1 - decay);
-    each_element(table.first[at], table.size[at], [&](unsigned i) {
-        averages[i] += newer * (values[i] - averages[i]);
+    struct Element { REAL average, value; };
+    auto read = [&](unsigned i) { return Element{averages[i], values[i]}; };
+    each_element(table.first[at], table.size[at], read, [&](unsigned i, Element given) {
+        averages[i] = given.average + newer * (given.value - given.average);
     });
 }
