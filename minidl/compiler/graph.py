@@ -145,15 +145,16 @@ def _captured(stream: cupy.cuda.Stream | None = None) -> Iterator[None]:
         raise NotCaptured(f"{type(error).__name__}: {error}") from error
 
 
-def _overlap(arrays: Iterable[Array], written: Iterable[bool]) -> bool:
-    """Whether an array that is written has memory in common with another one. By their addresses: arrays in one memory
-    need not be views of one array, as those of as_strided."""
-    spans = sorted((*span(array), writes) for array, writes in zip(arrays, written, strict=True) if array.size)
-    furthest = [0, 0]                      # ends of what is read so far, and of what is written
-    for start, end, writes in spans:
-        if start < (max(furthest) if writes else furthest[True]):
+def _overlap(arrays: Iterable[tuple[Array, bool, bool]]) -> bool:
+    """Whether an array that is copied has memory in common with another one, and either is written. arrays: each with
+    whether it is copied, and written. By their addresses: arrays in one memory need not be views of one array, as those
+    of as_strided."""
+    furthest = {(copied, writes): 0 for copied in (True, False) for writes in (True, False)}       # ends so far
+    spans = sorted((*span(array), copied, writes) for array, copied, writes in arrays if array.size)
+    for start, end, copied, writes in spans:
+        if any(start < at for kind, at in furthest.items() if (copied or kind[0]) and (writes or kind[1])):
             return True
-        furthest[writes] = max(furthest[writes], end)
+        furthest[copied, writes] = max(furthest[copied, writes], end)
     return False
 
 
@@ -180,11 +181,13 @@ class AsGraph:
         self.memory = GraphMemory()
         self.lock = threading.RLock()
         arrays, written = arrays_of(program, given), program.written()
-        self.written = [slot in written for slot in calls.inputs]
-        if _overlap(arrays, self.written):
-            raise NotCaptured("an argument that the step changes shares its memory with another one")
         self.copied = [i for i in range(len(arrays)) if i not in fixed]
-        self.back = [at for at, i in enumerate(self.copied) if self.written[i]]
+        self.kinds = [(i not in fixed, slot in written) for i, slot in enumerate(calls.inputs)]
+        outside = {slot for call in program.calls for slot in call.reads if slot.kind == "outside"}
+        if _overlap([*((array, *kind) for array, kind in zip(arrays, self.kinds, strict=True)),
+                     *((slot.array, False, slot in written) for slot in outside)]):
+            raise NotCaptured("an argument shares its memory with something else, and the step changes one of them")
+        self.back = [at for at, i in enumerate(self.copied) if calls.inputs[i] in written]
         self.read = program.numbers_read()
         returned = [*dict.fromkeys(v for v in leaves(program.outputs) if isinstance(v, Slot))]
         self.returned = {slot: f"made{i}" for i, slot in enumerate(returned)}
@@ -253,9 +256,9 @@ class AsGraph:
             text.add(f"near{at} = far{at} if far{at}._c_contiguous and far{at}.data.device_id == {self.device} else "
                      f"far{at}.copy()")
         if self.back:                                  # which were apart when the graph was made
-            arrays = [f"far{self.copied.index(i)}" if i in self.copied else text.name(array)
-                      for i, array in enumerate(self.inputs)]
-            text.add(f"if overlap(({''.join(f'{each}, ' for each in arrays)}), {self.written}): return calls(given)")
+            arrays = [f"(far{self.copied.index(i)}, *{kind})" if kind[0] else f"({text.name(self.inputs[i])}, *{kind})"
+                      for i, kind in enumerate(self.kinds)]
+            text.add(f"if overlap([{', '.join(arrays)}]): return calls(given)")
         for dynamic in program.dynamics:               # each draw counts, read or not
             text.add(f"number{dynamic.number} = {text.name(dynamic.read)}()")
         changed = [f"given[{place}]" if isinstance(place, int) else text.name(place) for place in program.changed]

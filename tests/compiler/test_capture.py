@@ -200,6 +200,25 @@ def test_gpu_arguments_in_one_memory() -> None:
 
 
 @pytest.mark.gpu
+def test_gpu_an_argument_in_a_parameters_memory() -> None:
+    """That is no view of it: it is read after the update, as the plain function reads it."""
+    import cupy
+
+    def trained(compiled: bool) -> list[list[float]]:
+        w = Tensor(np.ones(3, np.float32), requires_grad=True, device="cuda")
+        sgd = optim.SGD([w], lr=0.5)
+
+        def step(x: Tensor) -> Tensor:
+            sgd.zero_grad()
+            (w * w).sum().backward()
+            sgd.step()
+            return x * 2
+        call = minidl.compile(step) if compiled else step
+        return [call(Tensor(cupy.ndarray(3, np.float32, w.data.data))).tolist() for _ in range(5)]
+    assert trained(True) == trained(False)
+
+
+@pytest.mark.gpu
 def test_gpu_normalisation() -> None:
     """The captured graph moves the running values in place; odd batches, and evaluation between, in which they go into
     the filters."""
