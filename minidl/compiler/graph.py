@@ -158,6 +158,15 @@ def _overlap(arrays: Iterable[tuple[Array, bool, bool]]) -> bool:
     return False
 
 
+def _require_apart(program: Program, arrays: Iterable[Array], kinds: Iterable[tuple[bool, bool]]) -> None:
+    """Refuse inputs that overlap with each other, or with what comes from outside. kinds: as _overlap has them."""
+    written = program.written()
+    outside = {slot for call in program.calls for slot in call.reads if slot.kind == "outside"}
+    if _overlap([*((array, *kind) for array, kind in zip(arrays, kinds, strict=True)),
+                 *((slot.array, False, slot in written) for slot in outside)]):
+        raise NotCaptured("an argument shares its memory with something else, and the step changes one of them")
+
+
 class AsGraph:
     """One CUDA graph of all launches, with memory of its own that lives as long as it does. Values whose lifetimes do
     not overlap share it, see `SideStreams`.
@@ -181,13 +190,10 @@ class AsGraph:
         self.memory = GraphMemory()
         self.lock = threading.RLock()
         arrays, written = arrays_of(program, given), program.written()
-        self.copied = [i for i in range(len(arrays)) if i not in fixed]
         self.kinds = [(i not in fixed, slot in written) for i, slot in enumerate(calls.inputs)]
-        outside = {slot for call in program.calls for slot in call.reads if slot.kind == "outside"}
-        if _overlap([*((array, *kind) for array, kind in zip(arrays, self.kinds, strict=True)),
-                     *((slot.array, False, slot in written) for slot in outside)]):
-            raise NotCaptured("an argument shares its memory with something else, and the step changes one of them")
-        self.back = [at for at, i in enumerate(self.copied) if calls.inputs[i] in written]
+        self.copied = [i for i, (copied, _) in enumerate(self.kinds) if copied]
+        _require_apart(program, arrays, self.kinds)
+        self.back = [at for at, i in enumerate(self.copied) if self.kinds[i][1]]
         self.read = program.numbers_read()
         returned = [*dict.fromkeys(v for v in leaves(program.outputs) if isinstance(v, Slot))]
         self.returned = {slot: f"made{i}" for i, slot in enumerate(returned)}
