@@ -187,11 +187,10 @@ class AsGraph:
 
         calls = ByCalls(program, streams=True)
         self.program, self.calls = program, calls
-        self.memory = GraphMemory()
-        self.lock = threading.RLock()
+        self.memory, self.lock = GraphMemory(), threading.RLock()
         arrays, written = arrays_of(program, given), program.written()
-        self.kinds = [(i not in fixed, slot in written) for i, slot in enumerate(calls.inputs)]
-        self.copied = [i for i, (copied, _) in enumerate(self.kinds) if copied]
+        self.copied = [i for i in range(len(arrays)) if i not in fixed]
+        self.kinds = [(i in self.copied, slot in written) for i, slot in enumerate(calls.inputs)]
         _require_apart(program, arrays, self.kinds)
         self.back = [at for at, i in enumerate(self.copied) if self.kinds[i][1]]
         self.read = program.numbers_read()
