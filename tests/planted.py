@@ -66,7 +66,7 @@ PLANTS: dict[str, Plant] = {
     "arguments that were the same may change": Plant("minidl.compiler.step:_Entry._facts_of_arguments",
                                                      "in enumerate(self.signature.arrays):", "in ():"),
     "an argument by another name ignored": Plant("minidl.compiler.step:_Entry._facts_of_arguments",
-                                                 "(self.outside.ids,)", "((),)"),
+                                                 "(self.outside.ids, owner)", "((), owner)"),
     "one argument twice ignored": Plant("minidl.compiler.signature:_read", "len(arrays) > 1", "False"),
     "no_grad() ignored": Plant("minidl.compiler.signature:_read", "\"$1.grad\", ", ""),
     "an argument's requires_grad ignored": Plant("minidl.compiler.signature:_read",

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 
 class SideStreams:
-    """Streams in addition to the main one: `others` in turn for work that an update waits for, `last` for counters.
+    """Streams in addition to the main one: `others` in turn for work that an update waits for and for `advance`, `last`
+    for counters.
 
     A call on a side stream waits for all that the main stream was given before it. The call that waits for it waits for
-    all that its stream was given up to it. No call on a side stream reads what another one made, except counters,
-    which stay in order.
+    all that its stream was given up to it. No call on a side stream reads or changes what another one made or reads,
+    except counters, which stay in order.
 
     So memory may be used again within a capture. A pool keeps freed memory for the stream on which it was taken.
     A value of the main stream that no side stream touches is made, read, and followed by its successor there, in order.
@@ -260,7 +261,7 @@ class AsGraph:
             # One with gaps, in another order or on another device is copied. array.flags is an object made at each look
             text.add(f"near{at} = far{at} if far{at}._c_contiguous and far{at}.data.device_id == {self.device} else "
                      f"far{at}.copy()")
-        if self.back:                                  # which were apart when the graph was made
+        if any(writes for _, writes in self.kinds):    # they were apart when the graph was made
             arrays = [f"(far{self.copied.index(i)}, *{kind})" if kind[0] else f"({text.name(self.inputs[i])}, *{kind})"
                       for i, kind in enumerate(self.kinds)]
             text.add(f"if overlap([{', '.join(arrays)}]): return calls(given)")

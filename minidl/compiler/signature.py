@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.device import address, is_array, precision
+from ..core.device import address, is_array, owner, precision
 from ..core.mode import mode
 from ..core.tensor import Tensor
 from .reads.facts import INEXACT, is_plain
@@ -30,9 +30,9 @@ class Signature:
         look.expect(self.read, "==", self.key)
 
 
-def root_text(array: str) -> str:
-    """The expression of the array that owns the memory of an array, which may be a view."""
-    return f"({array} if (base := {array}.base) is None else base)"
+def root_text(array: str, owner: str) -> str:
+    """The expression of the array that owns the memory of an array, which may be a view. owner: the function's name."""
+    return f"({array} if {array}.base is None else {owner}({array}))"
 
 
 def _kind(value: object) -> type | None:
@@ -59,10 +59,10 @@ def _read(kinds: tuple[type | None, ...]) -> tuple[list[int], Read]:
             texts.append(f"values[{i}].requires_grad, values[{i}].node is None, values[{i}]._grad is None, "
                          f"values[{i}].weights is None")
     if len(arrays) > 1:
-        ids = [f"id({root_text(f'array{i}')})" for i in arrays]
+        ids = [f"id({root_text(f'array{i}', '$4')})" for i in arrays]
         texts.append(f"len({{{', '.join(ids)}}}) == {len(ids)} or "
                      f"$3([{', '.join(f'array{i}' for i in arrays)}], [{', '.join(ids)}])")
-    return arrays, Read(f"({', '.join(texts)})", (precision, mode, _plain, _alike))
+    return arrays, Read(f"({', '.join(texts)})", (precision, mode, _plain, _alike, owner))
 
 
 def _alike(arrays: list[Any], roots: list[int]) -> tuple[tuple[Any, ...], ...]:

@@ -218,7 +218,8 @@ class _Entry:
                 facts.append(Fact(Read(f"$0() is given[{i}]", (self.same[i],)), True,
                                   f"argument {i}, a Tensor that was the same before,"))
             else:
-                facts.append(Fact(Read(f"id(given[{i}]) in $0 or id({root_text(array)}) in $0", (self.outside.ids,)),
+                facts.append(Fact(Read(f"id(given[{i}]) in $0 or id({root_text(array, '$1')}) in $0",
+                                       (self.outside.ids, owner)),
                                   False, f"argument {i}, which shares memory with something that the step uses by "
                                   "another name,"))
         return facts

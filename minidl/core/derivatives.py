@@ -63,7 +63,7 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensor | Sequence[Tens
     held = {id(owner(start._data)) for _, start in starts}
     for i, g in enumerate(gradients):      # each has its memory alone: it may be changed in place
         if g is not None:
-            if id(owner(g._data)) in held or not (create_graph or owns(g._data)):
+            if id(owner(g._data)) in held or not owns(g._data):
                 gradients[i] = g = g.clone()
             held.add(id(owner(g._data)))
     return tuple(gradients)

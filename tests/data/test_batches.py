@@ -429,6 +429,43 @@ def test_metrics_stay_where_they_could_be_overtaken(case: str) -> None:
     assert waiting["update_metrics"] == (len(step.program.calls) if case == "alone" else None)
 
 
+@pytest.mark.parametrize("case", ["alone", "nothing else aside", "taken twice", "a view in the step", "a view outside",
+                                  "a reader aside"])
+def test_advance_goes_aside_unless_that_could_change_what_is_read(case: str) -> None:
+    """The position may be read by another name, or by a call that is aside itself."""
+    batches, metrics = data.DeviceBatches(loader()), RunningMetrics("cpu")
+    w, position = Tensor(np.ones((60, 4), np.float32), requires_grad=True), batches.position
+    rates = optim.Rates(Tensor(np.full((1, 9), 0.1)), position.reshape(1) if case == "a view outside" else position)
+    sgd, kept = optim.SGD([w], lr=0.1), Tensor(np.zeros(1))
+
+    @minidl.compile
+    def step(size: int) -> Any:
+        sgd.zero_grad()
+        seen = position.reshape(1, 1) if case == "a view in the step" else None
+        before = position.to(dtype="float64") if case == "a reader aside" else None
+        images, labels = batches.next(size)
+        if case == "taken twice":
+            batches.next(size)
+        outputs = ops.flatten(images, 1) @ w
+        loss = ops.cross_entropy(outputs, labels)
+        if case != "nothing else aside":
+            metrics.update(loss, outputs, labels)
+        result = None if seen is None else seen * 1
+        loss.backward()
+        sgd.step(rates) if case != "nothing else aside" else None
+        if before is not None:
+            with minidl.no_grad():
+                kept[...] = before
+        return result
+    size = next(iter(batches))
+    step(size)
+    calls, side = step.program.calls, side_streams_of(step.program)
+    waits = [place and calls[place].name for call, place in zip(calls, side, strict=True) if call.name == "advance"]
+    assert waits == {"nothing else aside": [None], "taken twice": [None, "sgd"], "a view in the step": ["mul"]}.get(
+        case, ["sgd"])
+    assert {call.name: place for call, place in zip(calls, side, strict=True)}.get("cast") is None
+
+
 # ---------------------------------------------------------------- fit
 def small_net() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(60, 16), nn.Tanh(), nn.Linear(16, 4))

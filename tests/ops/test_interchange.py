@@ -143,8 +143,17 @@ def test_indices_of_other_libraries(name: str) -> None:
             z[there] = 7.0
         np.testing.assert_array_equal(z.numpy() == 7, (expected > 0) | (x.numpy() == 7))
     at = np.array([[0], [2], [1], [1]])
-    for index in (asarray(at), at.tolist()):
+    for index in (asarray(at), at.tolist(), tuple(map(tuple, at.tolist()))):
         np.testing.assert_array_equal(ops.gather(x, 1, index).numpy(), np.take_along_axis(x.numpy(), at, 1))
+
+
+@pytest.mark.parametrize("form", [np.ma.masked_array, lambda i: i.astype(">i8"), lambda i: i.view(np.recarray)],
+                         ids=["masked", "big-endian", "subclass"])
+def test_a_compiled_step_knows_its_argument_in_an_index(form: Any) -> None:
+    step = minidl.compile(lambda x, i: x[i])
+    for turn in range(4):
+        index = form((np.arange(4) + turn) % 3)
+        np.testing.assert_array_equal(step(Tensor(np.arange(3.0)), index).numpy(), np.arange(3.0)[index])
 
 
 @pytest.mark.torch

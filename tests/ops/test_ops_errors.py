@@ -374,6 +374,8 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                          r"gather: index has dtype bool but must be integers; with a mask, use x\[mask\]"),
     "gather by floats": (lambda: ops.gather(zeros(2, 3), 1, np.zeros((2, 1))), TypeError,
                          "gather: index has dtype float64 but must be integers; with a mask, use"),
+    "gather by a number": (lambda: ops.gather(zeros(2, 3), 1, 1), TypeError,
+                           r"gather: index is a int but must be integers; with a mask, use x\[mask\]"),
     "select by a boolean": (lambda: zeros(2, 3).select(1, True), TypeError,
                             r"select: index is True but must be an int; for several, see \.index_select\(\)"),
     "gather of more": (lambda: zeros(2, 3).gather(1, zeros(3, 1, dtype="int64")), IndexError,

@@ -165,9 +165,10 @@ def gather(x: Tensor, axis: int, index: Index) -> Tensor:
     [[2.0], [3.0]]
     """
     axis = one_axis("gather", x.shape, axis)
-    index = plain_index(index)
-    if index.dtype.kind not in "iu":       # booleans would select as a mask
-        raise TypeError(f"gather: index has dtype {index.dtype} but must be integers; with a mask, use x[mask]")
+    index = plain_index([*index] if isinstance(index, tuple) else index)
+    if not hasattr(index, "dtype") or index.dtype.kind not in "iu":                # booleans would select as a mask
+        what = f"has dtype {index.dtype}" if hasattr(index, "dtype") else f"is a {type(index).__name__}"
+        raise TypeError(f"gather: index {what} but must be integers; with a mask, use x[mask]")
     if len(index.shape) != x.ndim:
         raise ValueError(f"gather: x has shape {x.shape} and index {index.shape} but both must have as many axes")
     return pick(x, axis, index, once=False)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core import tensor
-from ...core.device import as_array, lends_memory
+from ...core.device import as_array, is_array
 from ...core.mode import StandIn, mode, unwrapped
 from ...core.tensor import Tensor
 from ..common.op import op
@@ -79,9 +79,11 @@ def plain_index(index: Index, own: bool = False) -> Any:
     changed later."""
     def plain(i: object) -> Any:
         array = i._data if isinstance(i, Tensor) else unwrapped(i)
-        if isinstance(array, list) or (lends_memory(array) and not isinstance(array, np.generic)):
+        if isinstance(array, list):
+            array = np.asarray(array)
+            array = array if array.size else array.astype(np.int64)
+        elif hasattr(array, "__array__") and not is_array(array) and not isinstance(array, np.generic):
             array = as_array(array)
-            array = array if array.size or not isinstance(i, list) else array.astype(np.int64)
         return array.copy() if own and hasattr(array, "copy") else array
     mode.recorder.given(*(i for i in (index if isinstance(index, tuple) else (index,)) if isinstance(i, Tensor)))
     return tuple(map(plain, index)) if isinstance(index, tuple) else plain(index)

@@ -134,8 +134,8 @@ def owns(array: cupy.ndarray) -> bool:
 
 
 def ones_like(x: cupy.ndarray) -> cupy.ndarray:
-    """Ones. A single one, from which each backward starts, is always the same: primitives change no input. It is a view
-    of a part, which `owns` is False for."""
+    """Ones. A single one, from which each backward starts, is always the same: primitives change no input. It is a
+    part of an array, for which `owns` is False: who gets it as a gradient gets a copy."""
     return cupy.ones_like(x) if x.ndim else _one(x.dtype, x.data.device_id)
 
 

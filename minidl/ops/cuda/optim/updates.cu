@@ -57,7 +57,8 @@ extern "C" __global__ void rmsprop(const Parameters table, const double* rates, 
     lr = (REAL)rate_of(rates, position, last, lr);
     struct Element { REAL p, g, s, m, v; };
     auto read = [&](unsigned i) {
-        return Element{params[i], grads[i], squares[i], means ? means[i] : (REAL)0, velocities ? velocities[i] : (REAL)0};
+        return Element{params[i], grads[i], squares[i], means ? means[i] : (REAL)0,
+                       velocities ? velocities[i] : (REAL)0};
     };
     each_element(table.first[at], table.size[at], read, [&](unsigned i, Element given) {
         auto [p, g, s, m, v] = given;

@@ -6,7 +6,7 @@
 #include "include/common.cuh"
 
 constexpr int SUM_THREADS = 256;
-constexpr int STEP = 128, STAGES = 2;          // images of a product that are taken at once, and steps copied ahead + 1
+constexpr int STEP = 128, STAGES = 2;         // images of a product that are taken at once, and steps copied ahead + 1
 constexpr int TALL = 16, WIDE = 32;           // rows and columns of a product's tile
 static_assert(TALL * WIDE == 16 * 32, "a warp has a tile, and a thread 4 rows and 4 columns of it");
 
