@@ -295,6 +295,7 @@ class Tensor(Attached):
             raise TypeError(f"to: dtype {array.dtype} cannot require a gradient, only float32 and float64 can; call "
                             ".detach() first")
         moved = Tensor(array)
+        moved.weights = self.weights if device is None else None
         moved.requires_grad = self.requires_grad       # nothing else holds the array, so that a leaf need not copy it
         return moved
 

@@ -30,7 +30,8 @@ from ..ops.common.geometry import whole
 KIND = Kind("minidl-checkpoint", 1, "checkpoint", "resume", "training.fit")
 MAX_STATE = 2**26                          # bytes of JSON
 NAMES = "checkpoint.h5", "checkpoint-previous.h5"
-ARRAY, TUPLE, DICT = {"__array__": True}, "__tuple__", "__dict__"     # what JSON does not have
+# What JSON does not have
+ARRAY, TUPLE, DICT, NUMBER = {"__array__": True}, "__tuple__", "__dict__", "__number__"
 
 State = dict[str, Any]
 
@@ -106,9 +107,11 @@ def _apart(value: object, path: str, arrays: dict[str, np.ndarray]) -> Any:
         return {TUPLE: items} if isinstance(value, tuple) else items
     if isinstance(value, Mapping):
         entries = {key: _apart(each, _join(path, key), arrays) for key, each in value.items()}
-        if all(isinstance(key, str) for key in entries) and not entries.keys() & {*ARRAY, TUPLE, DICT}:
+        if all(isinstance(key, str) for key in entries) and not entries.keys() & {*ARRAY, TUPLE, DICT, NUMBER}:
             return entries
         return {DICT: [[_key(key), each] for key, each in entries.items()]}
+    if isinstance(value, np.number) and not isinstance(value, float):      # as float32, which rounds what is computed
+        return {NUMBER: [value.dtype.name, value.item()]}
     return value
 
 
@@ -131,6 +134,8 @@ def _together(value: object, path: str, arrays: Mapping[str, np.ndarray]) -> Any
     if isinstance(value, dict):
         if value.keys() == {TUPLE}:
             return tuple(_together(value[TUPLE], path, arrays))
+        if value.keys() == {NUMBER}:
+            return np.dtype(value[NUMBER][0]).type(value[NUMBER][1])
         if value.keys() == {DICT}:
             value = {_together(key, "", {}): each for key, each in value[DICT]}
         return {key: _together(each, _join(path, key), arrays) for key, each in value.items()}

@@ -8,7 +8,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import islice
 from typing import Any, overload
 
@@ -33,7 +33,17 @@ from . import ranks
 from .callbacks import Callback, Callbacks, Step
 from .checkpoint import Checkpoints, Interrupted
 from .metrics import Batch, Function, Metrics, Parts, Progress, RunningMetrics
-from .resume import Place, contents_of, modes_of, modules_of, named_tensors, require_held, restore, state_of
+from .resume import (
+    Place,
+    contents_of,
+    modes_of,
+    modules_of,
+    named_tensors,
+    require_held,
+    restore,
+    set_modes,
+    state_of,
+)
 
 SIGNALS = signal.SIGINT, signal.SIGTERM
 AGREE_EVERY = 16                           # steps that are not waited for, between two checks whether all ranks go on
@@ -405,7 +415,7 @@ class _Plain:
     known = True
     contents: dict[str, dict[str, str]] = {}           # of the data, if checkpoints are used
     modes: dict[str, dict[str, bool]] = {}             # those of training, while the modules are in evaluation
-    in_evaluation = False                              # until the end of an epoch that goes on: a callback did that
+    before: dict[str, bool] | None = None              # within an epoch, the modes that the model has again after it
 
     def __init__(self, model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader,
                  loss: Function = ops.cross_entropy, functions: Mapping[str, Function] | None = None,
@@ -418,6 +428,20 @@ class _Plain:
         self.metrics = RunningMetrics(train.device, self.functions)
         self.rates = optim.Rates(Tensor(np.zeros((len(optimizer.groups), len(train))), device=train.device),
                                  Tensor(np.zeros(1, np.int64), device=train.device))
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Within this the model is in the modes in which an epoch trains it, see the function `training`. In an epoch
+        that goes on, a checkpoint has said what comes after it."""
+        if self.before is None:
+            self.before = {} if self.model.training else modes_of(self.model)
+            if self.before:
+                self.model.train()
+        try:
+            yield
+        finally:
+            set_modes(self.model, self.before)
+            self.before = None
 
     def own_rates(self) -> list[float]:
         """The learning rate of each group."""
@@ -564,7 +588,7 @@ class _Compiled(_Plain):
         """Record what was recorded before the checkpoint. The steps after it are then replayed if they were replayed
         before: on a GPU, replaying gives other bits than recording."""
         done = [*self.given * min(2, place.epoch), *self.given[:place.batch]]
-        with training(self.model):
+        with nullcontext() if place.batch else training(self.model):
             for step in dict.fromkeys(done):
                 iter(self.batches)
                 for _ in range(min(2, done.count(step))):
@@ -597,10 +621,8 @@ class _Fit:
         with self.checkpoints.signals() if self.checkpoints else nullcontext():
             while place.epoch < self.epochs and not (place.stopped and not place.ended):
                 begin = time.perf_counter()
-                as_it_is = place.batch and self.steps.in_evaluation
-                with nullcontext() if as_it_is else training(self.steps.model):
+                with self.steps.training():
                     seen = self.train()
-                self.steps.in_evaluation = False
                 trained = time.perf_counter() - begin
                 self.finish(begin, seen / max(trained, 1e-9))
             self.agree()
@@ -662,7 +684,8 @@ class _Fit:
         if not math.isfinite(total):
             last = (self.place.step - first) * self.steps.accumulate - 1
             batches = int(min(last, *ranks.current().gather(self.steps.metrics.finite())))
-            raise Diverged(total, self.lr(), first + batches // self.steps.accumulate + 1)
+            step = first + batches // self.steps.accumulate + 1
+            raise Diverged(total, self.lr(step), step)
 
     def begin(self) -> list[float]:
         """Set the rates of this epoch. Returns the groups' own rates."""
@@ -675,9 +698,10 @@ class _Fit:
         self.steps.begin([[factor_at(schedule, step) for step in steps] for schedule in schedules])
         return self.steps.own_rates()
 
-    def lr(self) -> float:
-        """The learning rate of the last step, of the first group."""
-        return float(self.steps.rates.table.numpy()[0, (self.place.batch - 1) * self.steps.accumulate])
+    def lr(self, step: int | None = None) -> float:
+        """The learning rate of a step of this epoch, or of the last one, of the first group."""
+        batch = self.place.batch - (0 if step is None else self.place.step - step)
+        return float(self.steps.rates.table.numpy()[0, (batch - 1) * self.steps.accumulate])
 
     def means(self) -> dict[str, float]:
         """The means of the epoch so far."""

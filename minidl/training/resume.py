@@ -103,19 +103,24 @@ def modes_of(model: Module) -> dict[str, bool]:
     return {path: module.training for path, module in model.named_modules()}
 
 
+def set_modes(model: Module, modes: dict[str, bool]) -> None:
+    """Inverse of `modes_of`. A module that has come since stays as it is."""
+    for path, module in model.named_modules():
+        module.training = modes.get(path, module.training)
+
+
 def layers_of(model: Module, modes: dict[str, bool] | None = None) -> dict[str, Any]:
     """Which Tensors of a model are trained, and which modules are in training."""
     return {"trained": [name for name, _ in model.named_parameters()], "modes": modes or modes_of(model)}
 
 
-def set_layers(model: Module, layers: dict[str, Any], modes: bool = True) -> None:
-    """Inverse of `layers_of`. modes: whether to set which modules are in training, too."""
+def set_layers(model: Module, layers: dict[str, Any]) -> None:
+    """Inverse of `layers_of`."""
     trained = set(layers["trained"])
     for name, t in model.named_tensors():
         if t.requires_grad != (name in trained):
             t.requires_grad, t.grad = name in trained, None
-    for path, module in model.named_modules() if modes else ():
-        module.training = layers["modes"].get(path, module.training)
+    set_modes(model, layers["modes"])
     note_change()
 
 
@@ -132,6 +137,18 @@ def _tensors(run: _Plain) -> dict[str, dict[str, np.ndarray]]:
     object that is given twice under its first name alone."""
     return {part: {name: t.numpy() if part == "model" else t.numpy()[...] for name, t in module.named_tensors()}
             for part, module in run.modules.items()}
+
+
+def _of_metrics(run: _Plain) -> dict[str, dict[str, dict[str, np.ndarray]]]:
+    """The same of metrics that are Modules, if there are any."""
+    arrays = {name: {path: t.numpy()[...] for path, t in each.named_tensors()} for name, each in _metrics(run).items()}
+    return {"metrics": arrays} if arrays else {}
+
+
+def _metrics(run: _Plain) -> dict[str, Module]:
+    """Those metrics that are Modules, which may have a state."""
+    functions = {**run.functions, **{name: each.function for name, each in run.whole.items()}}
+    return {name: each for name, each in functions.items() if isinstance(each, Module)}
 
 
 def _tell_names(run: _Plain, callbacks: Callbacks) -> None:
@@ -151,11 +168,13 @@ def state_of(run: _Plain, place: Place, callbacks: Callbacks) -> State | None:
     net = run.model                        # how to build it, if zoo.build made it from code
     code = getattr(net, "model_code", None)
     accuracies = [metrics["test_accuracy"] for metrics in place.history if "test_accuracy" in metrics]
+    layers = {LAYERS[part]: layers_of(each, run.modes.get(part)) for part, each in run.modules.items()}
+    layers[LAYERS["model"]]["before"] = run.before or {}
     return {"place": asdict(place), "rng": place.key or list(rng.get_state()), "data": _facts(run),
-            "best_accuracy": max(accuracies, default=None), **_tensors(run),
+            "best_accuracy": max(accuracies, default=None), **_tensors(run), **_of_metrics(run),
             "optimizer": run.optimizer.state_dict(), "callbacks": callbacks.state_dict(),
             "net": {"model": net.model_name, "model_args": net.model_args, "code": dict(code)} if code else None,
-            **{LAYERS[part]: layers_of(each, run.modes.get(part)) for part, each in run.modules.items()}}
+            **layers}
 
 
 def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epochs: int) -> Place:
@@ -164,9 +183,10 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
     If it is refused, nothing has changed (ValueError; OSError if it cannot be read).
     """
     _tell_names(run, callbacks)
-    like = {**_tensors(run), "callbacks": callbacks.state_dict(), "optimizer": examples(run.optimizer)}
+    like = {**_tensors(run), **_of_metrics(run), "callbacks": callbacks.state_dict(),
+            "optimizer": examples(run.optimizer)}
     constant = not outside(run.optimizer, {"model": run.model})        # a loss that no step changes
-    optional = ("optimizer.", *["loss."] * constant)   # files of earlier versions have no loss
+    optional = ("optimizer.", "metrics.", *["loss."] * constant)       # files of earlier versions have no loss
     state = by_first(lambda: read_newest(path, like, optional))
     place = _place(state, run, path)
     if place.epoch > epochs or (place.epoch == epochs and place.step and (place.batch or place.ended)):
@@ -195,14 +215,16 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
     parts = {part: module for part, module in run.modules.items() if part in state}
     for part, module in parts.items():
         if layers := state.get(LAYERS[part]):          # not in files of earlier versions
-            # A net in evaluation trains as a whole, unless a callback put it there within an epoch. A loss does not.
-            held = layers["modes"].get("", False)
-            run.in_evaluation |= part == "model" and place.batch > 0 and bool(layers["modes"]) and not held
-            set_layers(module, layers, part != "model" or run.in_evaluation or (module.training and held))
+            set_layers(module, layers)
+            if part == "model" and place.batch:
+                run.before = layers.get("before", {})  # not in files of earlier versions
         module.load_state_dict(state[part])            # this gives buffers arrays of their own
-    run.warm_up(place)
+    if place.epoch < epochs and not (place.stopped and not place.ended):
+        run.warm_up(place)
     for part, module in parts.items():
         set_tensors(module, state[part])
+    for name, arrays in state.get("metrics", {}).items():
+        set_tensors(_metrics(run)[name], arrays)
     run.optimizer.load_state_dict(state["optimizer"])
     run.metrics.reset(place.totals if current().rank == 0 else None)       # on one of the ranks
     rng.set_state(state["rng"])
@@ -213,10 +235,11 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
 def are_layers(layers: object, model: Module) -> bool:
     """Whether these layers can be set: all of `trained` must be floating Tensors of this net."""
     floating = {name for name, t in model.named_tensors() if t.dtype.kind == "f"}
-    return (isinstance(layers, dict) and layers.keys() == {"trained", "modes"}
-            and isinstance(layers["trained"], list) and isinstance(layers["modes"], dict)
+    return (isinstance(layers, dict) and layers.keys() - {"before"} == {"trained", "modes"}
+            and isinstance(layers["trained"], list)
             and all(isinstance(name, str) and name in floating for name in layers["trained"])
-            and all(isinstance(training, bool) for training in layers["modes"].values()))
+            and all(isinstance(modes, dict) and all(isinstance(each, bool) for each in modes.values())
+                    for modes in (layers["modes"], layers.get("before", {}))))
 
 
 def _place(state: State, run: _Plain, path: object) -> Place:
@@ -225,7 +248,7 @@ def _place(state: State, run: _Plain, path: object) -> Place:
     found, keys = state.get("place"), {"place", "rng", "data", "model", "optimizer", "callbacks", "best_accuracy"}
     own = _tensors(run)
     net = state.get("net") or {"model": "", "model_args": {}, "code": None}    # not in files of earlier versions
-    if (state.keys() - {"layers", "net", "loss", "loss layers"} == keys
+    if (state.keys() - {"layers", "net", "loss", "loss layers", "metrics"} == keys
             and all(are_layers(state.get(LAYERS[part], {"trained": [], "modes": {}}), module)
                     for part, module in run.modules.items())
             and isinstance(net, dict) and net.keys() == {"model", "model_args", "code"}

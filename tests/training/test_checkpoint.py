@@ -934,7 +934,7 @@ def test_keys_and_tuples_of_a_state_come_back(tmp_path: Path) -> None:
     for found, array in ((back["arrays"].pop(1), np.ones(2)), (back["arrays"]["b"][0], np.zeros(1))):
         np.testing.assert_array_equal(found, array, strict=True)
     assert repr(back.pop("arrays")) == "{'b': (array([0.]), 3)}"
-    assert repr(back) == repr({**{name: state[name] for name in back}, "more": {3: 2.0}})      # 1 == True == 1.0
+    assert repr(back) == repr({**{name: state[name] for name in back}, "more": {3: np.float32(2.0)}})     # 1 == True
 
 
 def test_what_a_callback_adds_to_the_metrics_goes_on(tmp_path: Path) -> None:

@@ -528,7 +528,11 @@ def test_what_is_computed_of_a_weighted_mean_counts_as_it() -> None:
     scaled = one * 1.0
     scaled *= 2.0
     assert scaled.weights is one.weights
-    for value in (one + other, one * x, x.mean(), ops.cross_entropy(x, labels) * 2.0):
+    for value in (one.reshape(1), one[None], ops.stack([one, 0 * one]).sum(), ops.concatenate([one.reshape(1)]).mean(),
+                  one.to(dtype="float32"), (one * x).mean()):          # of other shapes on the way
+        assert value.weights is one.weights
+    for value in (one + other, ops.stack([one, other]).sum(), x.mean(), ops.cross_entropy(x, labels) * 2.0,
+                  ops.cross_entropy(x, labels, ignore_index=0, reduction="none").mean()):
         assert value.weights is None
     assert (one + ops.cross_entropy(x * 2.0, labels, ignore_index=0)).weights is not None
     pixels = labels.reshape(1, 3)

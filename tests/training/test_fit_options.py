@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -753,6 +754,125 @@ def test_a_checkpoint_holds_what_is_frozen_and_in_evaluation(tmp_path: Path) -> 
     before = weights(again[0])
     training.train_step(again, other, *arrays())
     assert weights(again[0]) == before
+
+
+class Interrupts:
+    """Ctrl-C at a step."""
+
+    def __init__(self, at: int):
+        self.at = at
+
+    def on_step_end(self, step: training.Step) -> None:
+        if step.step == self.at:
+            signal.raise_signal(signal.SIGINT)
+
+
+class Modes:
+    """Sets modes of a net at a step or at the end of an epoch."""
+
+    def __init__(self, net: nn.Module, step: int, epoch: int, change: Callable[[nn.Module], object]):
+        self.net, self.step, self.epoch, self.change = net, step, epoch, change
+
+    def on_step_end(self, step: training.Step) -> None:
+        if step.step == self.step:
+            self.change(self.net)
+
+    def on_epoch_end(self, metrics: dict[str, Any]) -> None:
+        if metrics["epoch"] == self.epoch:
+            self.change(self.net)
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4, 6])
+@pytest.mark.parametrize("step", [0, 2, 4])            # 0: at the end of the first epoch
+@pytest.mark.parametrize(("first", "change"), [
+    (lambda net: net[1].eval(), lambda net: net.eval()), (lambda net: net.eval(), lambda net: net[1].eval()),
+    (lambda net: net.eval(), lambda net: (net.train(), net[1].eval())), (lambda net: None, lambda net: net.eval())],
+    ids=["a layer, then the net", "the net, then a layer", "the net, then all but a layer", "the net"])
+def test_a_training_goes_on_in_the_modes_that_it_had(tmp_path: Path, first: Any, change: Any, step: int, stop: int
+                                                     ) -> None:
+    """Also within an epoch that trains a net in evaluation as a whole, and leaves it there."""
+    def trained(folder: Path, stops: int = 0, **options: Any) -> Any:
+        minidl.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.3), nn.Linear(6, 4)).to(dtype="float64")
+        first(model)
+        callbacks = [Modes(model, step, 0 if step else 1, change), *[Interrupts(stops)] * bool(stops)]
+        with contextlib.suppress(KeyboardInterrupt):
+            fit(model, optim.SGD(model.parameters(), 0.5), loader(*arrays(count=32)), loader(*arrays(count=32)),
+                epochs=3, callbacks=callbacks, checkpoints=folder, compiled=False, **options, **QUIET)
+        return weights(model), [each.training for _, each in model.named_modules()]
+    trained(tmp_path / "a", stop)
+    assert trained(tmp_path / "a", resume=True) == trained(tmp_path / "b")
+
+
+class Running(nn.Module):
+    """A metric with a state: the share of right answers, over all batches that it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.share = Tensor(np.zeros(1))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        right = (outputs.argmax(axis=1) == targets).to(dtype="float64").mean()
+        with minidl.no_grad():
+            self.share[...] = self.share * 0.9 + right * 0.1
+        return self.share.sum()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_metric_with_a_state_goes_on(tmp_path: Path, compiled: bool) -> None:
+    def trained(folder: Path, stops: int = 0, **options: Any) -> Any:
+        model = net()
+        with contextlib.suppress(KeyboardInterrupt):
+            history = fit(model, sgd(model), loader(*arrays(count=32)), loader(*arrays(count=32)), epochs=3,
+                          metrics={"share": Running()}, callbacks=[Interrupts(stops)] * bool(stops), checkpoints=folder,
+                          compiled=compiled, **options, **QUIET)
+            return [(metrics["train_share"], metrics["test_share"]) for metrics in history]
+    whole = trained(tmp_path / "whole")
+    for stop in (2, 6):
+        trained(folder := tmp_path / str(stop), stop)
+        assert trained(folder, resume=True) == whole
+
+
+def test_a_rate_of_float32_goes_on_in_the_same_bits(tmp_path: Path) -> None:
+    """It came back as a float, of which callbacks then made other rates."""
+    def trained(folder: Path, epochs: int, **options: Any) -> Any:
+        model = net()
+        optimizer = optim.SGD(model.parameters(), lr=np.float32(0.1))
+
+        def decay(metrics: dict[str, Any]) -> None:
+            optimizer.lr = optimizer.lr * 0.93
+        fit(model, optimizer, loader(*arrays()), loader(*arrays()), epochs=epochs, callbacks=decay, checkpoints=folder,
+            **options, **QUIET)
+        return weights(model)
+    trained(tmp_path / "a", 2)
+    assert trained(tmp_path / "a", 4, resume=True) == trained(tmp_path / "b", 4)
+
+
+def test_a_compiled_training_that_a_callback_ended_is_resumed_without_a_step(tmp_path: Path) -> None:
+    """Steps that were never done were run to record them, and here the last one is refused."""
+    for resume in (False, True):
+        model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)).to(dtype="float64")
+        batches = [loader(*arrays(count=17)) for _ in range(2)]          # 8, 8 and 1
+        fit(model, optim.SGD(model.parameters(), 0.1), *batches, epochs=2, callbacks=[Ends()], checkpoints=tmp_path,
+            resume=resume, compiled=True, **QUIET)
+
+
+class Ends:
+    """At the first step."""
+
+    def on_step_end(self, step: training.Step) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_loss_that_is_not_finite_is_said_with_the_rate_of_its_step(compiled: bool) -> None:
+    """A compiled one is seen at the epoch's end."""
+    (inputs, labels), model, schedule = arrays(), net(), optim.cosine(6)
+    inputs[17] = np.nan                    # in the third batch
+    with pytest.raises(training.Diverged) as error:
+        fit(model, sgd(model), loader(inputs, labels), loader(*arrays()), epochs=1, schedule=schedule,
+            compiled=compiled, **QUIET)
+    assert (error.value.step, error.value.lr) == (3, 0.5 * schedule(2))
 
 
 def test_names_of_several_models_are_theirs(tmp_path: Path) -> None:

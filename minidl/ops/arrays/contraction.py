@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from ...core.tensor import Tensor
+from ..common.op import tensor
 from .basic import matmul, mul
 from .basic import sum as sum_of
 from .shapes import reshape, transpose
@@ -38,7 +39,7 @@ def einsum(equation: str, *tensors: Tensor) -> Tensor:
     >>> einsum("ij,j->i", x, y).tolist(), einsum("ij->ji", x).tolist()
     ([210.0, 430.0], [[1.0, 3.0], [2.0, 4.0]])
     """
-    terms, result = _read(equation, tensors)
+    terms, result = _read(equation, tuple(tensor("einsum", t) for t in tensors))
     tensors = tuple(t if t.dtype.kind == "f" else sum_of(t, axis=()) for t in tensors)     # integers as int64
     x, have = tensors[0], terms[0]
     for at, (y, other) in enumerate(zip(tensors[1:], terms[1:], strict=True), 2):

@@ -173,7 +173,7 @@ def _reduction(name: str, function: Callable[..., Tensor], *names: str, by_place
 
 # NumPy's functions, by name: the operators and ops that compute the same
 UFUNCS: dict[str, Callable[..., Any]] = {
-    "add": add, "subtract": sub, "multiply": mul, "divide": div, "true_divide": div, "power": pow, "float_power": pow,
+    "add": add, "subtract": sub, "multiply": mul, "divide": div, "true_divide": div, "power": pow,
     "matmul": _matmul, "negative": neg, "exp": exp, "log": log, "sqrt": sqrt, "tanh": tanh,
     "greater": gt, "greater_equal": ge, "less": lt, "less_equal": le, "equal": eq, "not_equal": ne,
 }

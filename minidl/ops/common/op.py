@@ -122,7 +122,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
         result = wrap(y, node)
         if view:
             share(result, next(t for t in inputs if isinstance(t, Tensor)))
-        if not y.ndim or (numbers and WEIGHTED):
+        if not y.ndim or WEIGHTED:
             _weigh(result, inputs)
         return result
 
@@ -134,14 +134,17 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     return call
 
 
-WEIGHTED: list[bool] = []                  # not empty once there was a loss of each label with weights
+WEIGHTED: list[bool] = []                  # not empty once there was a loss with weights
 
 
 def _weigh(result: Tensor, inputs: tuple[Any, ...]) -> None:
-    """A single number that is computed from a weighted mean gets that mean's weights; of several such means, if they
-    are of the same labels. So do numbers of single labels what is computed from losses of the same shape."""
+    """What is computed from a weighted mean gets that mean's weights; of several such means, if they are of the same
+    labels. So does what is computed from losses of each label, if it has their shape."""
+    given = [t for t in inputs if isinstance(t, Tensor) and (t.weights is not None or t._counted == ())]
+    if not given:
+        return
     shape = result._data.shape
-    given = [t for t in inputs if isinstance(t, Tensor) and t._data.shape == shape]
+    given = [t for t in given if t._data.shape == shape or t.weights is None or t._data.shape != t.weights._data.shape]
     held = {counted(t.weights): t.weights for t in given if t.weights is not None}
     if len(held) > 1 or any(t._counted == () for t in given):
         result._counted = ()               # and so is what is computed from it
@@ -276,6 +279,13 @@ def _number(name: str, value: object, numbers: bool) -> int | float | bool:
         return number if isinstance(number, bool) else int(number) if isinstance(number, int) else float(number)
     raise TypeError(f"{name}: an input is a {type(value).__module__}.{type(value).__name__} but must be a Tensor"
                     f"{' or a plain number' if numbers else ''}; wrap it in minidl.Tensor(...)")
+
+
+def tensor(name: str, x: object) -> Tensor:
+    """x itself; raises TypeError if it is not a Tensor, as an op does."""
+    if not isinstance(x, Tensor):
+        _number(name, x, False)
+    return x  # type: ignore[return-value]  # _number has raised
 
 
 def _masks_as_numbers(name: str, inputs: tuple[Any, ...], integer: frozenset[int]) -> tuple[Any, ...] | None:

@@ -7,7 +7,7 @@ from ...core.mode import mode
 from ...core.tensor import Tensor
 from ..common.conv.own import users
 from ..common.geometry import is_int
-from ..common.op import also, op
+from ..common.op import also, op, tensor
 
 __all__ = ["dropout", "dropout2d", "log_softmax", "relu", "sigmoid", "softmax", "tanh"]
 
@@ -100,7 +100,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, key: rng.Key | 
     [1.0, 2.0]
     """
     p = _probability("dropout", p)
-    return _dropout(x, p=p, key=_key(key)) if training else x
+    return _dropout(x, p=p, key=_key(key)) if training else tensor("dropout", x)
 
 
 @also
@@ -111,11 +111,11 @@ def dropout2d(x: Tensor, p: float = 0.5, training: bool = True, *, key: rng.Key 
     >>> dropout2d(Tensor([[[[1.0, 2.0]]]]), p=0.0).tolist()
     [[[[1.0, 2.0]]]]
     """
-    if x.ndim != 4:
+    if tensor("dropout2d", x).ndim != 4:
         raise ValueError(f"dropout2d: x has shape {x.shape} but must have 4 axes (n,c,h,w); see .reshape(), or use "
                          "ops.dropout")
     p = _probability("dropout2d", p)
-    return _dropout2d(x, p=p, key=_key(key)) if training else x
+    return _dropout2d(x, p=p, key=_key(key)) if training else tensor("dropout2d", x)
 
 
 def _key(given: rng.Key | None) -> rng.Key:

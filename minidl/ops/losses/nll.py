@@ -44,7 +44,7 @@ def nll(log_p: Tensor, labels: Tensor, weight: Tensor | None, reduction: str, ig
                 counts = where(eq(labels, ignored), 0.0, 1.0 if counts is None else counts)
         if counts is not None:
             loss.weights, counts._counted = counts, (labels, weight, ignored)
-            if reduction == "none" and not WEIGHTED:
+            if not WEIGHTED:
                 WEIGHTED.append(True)
     return loss
 
