@@ -70,7 +70,7 @@ PLANTS: dict[str, Plant] = {
     "one argument twice ignored": Plant("minidl.compiler.signature:_read", "len(arrays) > 1", "False"),
     "no_grad() ignored": Plant("minidl.compiler.signature:_read", "\"$1.grad\", ", ""),
     "an argument's requires_grad ignored": Plant("minidl.compiler.signature:_read",
-                                                 "values[{i}].requires_grad, values[{i}].node is None, ", ""),
+                                                 "values[{i}]._requires_grad, values[{i}].node is None, ", ""),
     "an argument's shape ignored": Plant("minidl.compiler.signature:_read", "array{i}.shape", "array{i}.ndim"),
     "a plain argument's value ignored": Plant("minidl.compiler.signature:_plain",
                                               "return type(value), repr(value)", "return type(value), None"),

@@ -56,7 +56,7 @@ def _read(kinds: tuple[type | None, ...]) -> tuple[list[int], Read]:
             array = f"(array{i} := {_array_text(kind, f'values[{i}]')})"
             texts.append(f"values[{i}].__class__, {array}.__class__, array{i}.shape, array{i}.dtype")
         if kind is Tensor:
-            texts.append(f"values[{i}].requires_grad, values[{i}].node is None, values[{i}]._grad is None, "
+            texts.append(f"values[{i}]._requires_grad, values[{i}].node is None, values[{i}]._grad is None, "
                          f"values[{i}].weights is None")
     if len(arrays) > 1:
         ids = [f"id({root_text(f'array{i}', '$4')})" for i in arrays]

@@ -77,7 +77,7 @@ def _leaves(name: str, inputs: Tensors, create_graph: bool) -> tuple[Tensor, ...
         if t.dtype.kind != "f":
             raise TypeError(f"{name}: input {i} has dtype {t.dtype} but must be float32 or float64, which has "
                             "derivatives; convert it with .to(dtype='float32')")
-        t.requires_grad = True
+        t._requires_grad = True
     return found
 
 
@@ -197,7 +197,7 @@ def gradgradcheck(fn: Callable[..., Tensor], inputs: Sequence[Tensor], *, seed: 
         *xs, gy = given
         xs = xs if mode.grad else [x.detach() for x in xs]
         for i in with_grad:
-            xs[i].requires_grad = True
+            xs[i]._requires_grad = True
         with recorded():
             found = _gradients(fn(*xs), [xs[i] for i in with_grad], gy, True)
         return concatenate([g.reshape(g.size) for g in found])

@@ -21,7 +21,7 @@ import numpy as np
 
 from . import device as _device
 from .device import Array, DType, flags
-from .mode import Listener, clock, mode, unwrapped
+from .mode import Listener, clock, mode, note_change, unwrapped
 
 if TYPE_CHECKING:
     from ..ops.arrays.methods import Methods
@@ -87,10 +87,11 @@ class Tensor(Attached):
             [6., 8.]], shape=(2, 2), dtype=float32, device=cpu)
     """
 
-    __slots__ = ("__weakref__", "_counted", "_data", "_grad", "changed", "node", "requires_grad", "weights")
+    __slots__ = ("__weakref__", "_counted", "_data", "_grad", "_requires_grad", "changed", "node", "weights")
 
     _data: Array
     _grad: Tensor | None
+    _requires_grad: bool
     node: Node | None
     changed: list[Any]                     # [when its memory was last changed in place, by the tape's clock; then, if
                                            # others have shared it, weak references to all of them by id]
@@ -126,7 +127,7 @@ class Tensor(Attached):
         if not requires_grad and not isinstance(data, np.generic) and not _device.is_array(data):
             there = mode.recorder.constant(there)      # of Python's numbers
         self._data = there.copy() if requires_grad and there is array else there
-        self.requires_grad = requires_grad
+        self._requires_grad = requires_grad
         self._grad = self.node = self.weights = self._counted = None
         self.changed = [0]
         mode.recorder.made(self, of_data=True)
@@ -161,6 +162,27 @@ class Tensor(Attached):
             _check_like("grad", value, self)
         mode.recorder.gradient(self, "set")
         self._grad = value
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether backward() accumulates a gradient in this leaf, or in leaves behind what made this. It may be set of
+        a leaf. Raises TypeError for a dtype without gradients, ValueError for what an op made."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        flags("requires_grad", requires_grad=value)
+        if value == self._requires_grad:
+            return
+        mode.recorder.flag(self)
+        if self.node is not None:
+            raise ValueError(f"requires_grad: the Tensor was made by {self.node.name!r}; set it on a leaf, or on "
+                             ".detach()")
+        if value and self.dtype not in (np.float32, np.float64):
+            raise TypeError(f"requires_grad: dtype {self.dtype} cannot require a gradient, only float32 and float64 "
+                            "can; convert it with .float()")
+        self._requires_grad = bool(value)
+        note_change()
 
     # ------------------------------------------------------------------ what it is
     @property
@@ -247,7 +269,7 @@ class Tensor(Attached):
             raise ValueError(f"deepcopy: the Tensor (shape {self.shape}) was made by {self.node.name!r}, and a graph "
                              "cannot be copied; copy t.detach()")
         twin = memo[id(self)] = wrap(self._data.copy())
-        twin.requires_grad = self.requires_grad
+        twin._requires_grad = self._requires_grad
         twin._grad = None if self._grad is None else self._grad.__deepcopy__(memo)
         return twin
 
@@ -296,7 +318,7 @@ class Tensor(Attached):
                             ".detach() first")
         moved = Tensor(array)
         moved.weights = self.weights if device is None else None
-        moved.requires_grad = self.requires_grad       # nothing else holds the array, so that a leaf need not copy it
+        moved._requires_grad = self._requires_grad       # nothing else holds the array, so that a leaf need not copy it
         return moved
 
     def mark_changed(self) -> None:
@@ -417,7 +439,7 @@ def wrap(array: Array, node: Node | None = None) -> Tensor:
             node.made = array, tensor._data
     else:
         tensor._data = array
-    tensor.requires_grad = node is not None
+    tensor._requires_grad = node is not None
     tensor._grad = tensor.weights = tensor._counted = None
     tensor.node = node
     tensor.changed = [0] if node is None else node.changed
@@ -443,7 +465,7 @@ def as_tensor(data: object, device: str | None = None) -> Tensor:
 def _restored(array: Array, requires_grad: bool, grad: Tensor | None) -> Tensor:
     """What a pickle held."""
     tensor = wrap(array)
-    tensor.requires_grad, tensor._grad = requires_grad, grad
+    tensor._requires_grad, tensor._grad = requires_grad, grad
     return tensor
 
 

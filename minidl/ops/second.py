@@ -415,7 +415,7 @@ def _back(of: Tensor, by: Tensor, gy: Tensor) -> Tensor:
 
 def _zeros(like: Tensor, *shape: int) -> Tensor:
     found = zeros(*shape, dtype=like.dtype, device=like.device)
-    found.requires_grad = True
+    found._requires_grad = True
     return found
 
 

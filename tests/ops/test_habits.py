@@ -276,3 +276,21 @@ def test_methods_have_docstrings() -> None:
     rooms = (methods.Methods, methods.Conversions, nn.habits.Habits)
     assert [name for room in rooms for name, value in vars(room).items()
             if name[0] != "_" and not inspect.getdoc(value)] == []
+
+
+def test_what_requires_a_gradient_is_set_of_leaves_of_floating_numbers() -> None:
+    """Of what an op made it was a silent detach(), and of integers a gradient that no optimizer can use."""
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    y = x * 2
+    y.requires_grad = True                 # as it is
+    with pytest.raises(ValueError, match=r"^requires_grad: the Tensor was made by 'mul'; set it on a leaf"):
+        y.requires_grad = False
+    y.sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0]
+    x.requires_grad = False
+    assert not (x * 2).requires_grad
+    i = Tensor([1, 2])
+    with pytest.raises(TypeError, match=r"^requires_grad: dtype int64 cannot require a gradient, only float32 and"):
+        i.requires_grad = True
+    with pytest.raises(ValueError, match=r"^requires_grad: requires_grad is 'no' but must be True or False$"):
+        i.requires_grad = "no"             # type: ignore[assignment]

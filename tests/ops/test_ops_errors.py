@@ -134,7 +134,7 @@ FLAGS: list[tuple[object, str, Callable[[], Any]]] = [         # in the place of
     ("no", "BatchNorm2d: affine", lambda: nn.BatchNorm2d(4, affine=NO)),
     ("no", "train: training", lambda: nn.Tanh().train(NO)),
     ("no", "requires_grad_: requires_grad", lambda: nn.Tanh().requires_grad_(NO)),
-    ("yes", "requires_grad_: requires_grad", lambda: zeros(2).requires_grad_("yes")),       # type: ignore[arg-type]
+    ("yes", "requires_grad: requires_grad", lambda: zeros(2).requires_grad_("yes")),       # type: ignore[arg-type]
     (np.float64, "Tensor: requires_grad", lambda: Tensor([1.0], np.float64)),          # type: ignore[arg-type]
     ("no", "backward: create_graph", lambda: zeros(2).sum().backward(create_graph=NO)),
     ("stable", "sort: descending", lambda: zeros(2, 3).sort(0, "stable")),             # type: ignore[arg-type]
@@ -531,12 +531,12 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "axis of True": (lambda: zeros(2, 3).sum(True), ValueError, "sum: axis True is out of range"),
     "t": (lambda: zeros(2, 3, 4).t(), ValueError,
           r"t: the Tensor has 3 axes \(shape \(2, 3, 4\)\) but must have at most 2; see .swapaxes"),
-    "requires_grad_ of a result": (lambda: (zeros(2, grad=True) * 2).requires_grad_(), ValueError,
-                                   r"requires_grad_: the Tensor was made by 'mul'; set it on a leaf, or on .detach"),
+    "requires_grad_ of a result": (lambda: (zeros(2, grad=True) * 2).requires_grad_(False), ValueError,
+                                   r"requires_grad: the Tensor was made by 'mul'; set it on a leaf, or on .detach"),
     "retain_grad of no gradient": (lambda: zeros(2).retain_grad(), ValueError,
                                    "retain_grad: the Tensor does not require a gradient; make what it is computed of"),
     "requires_grad_ of integers": (lambda: Tensor([1]).requires_grad_(), TypeError,
-                                   "requires_grad_: dtype int64 cannot require a gradient, only float32 and float64"),
+                                   "requires_grad: dtype int64 cannot require a gradient, only float32 and float64"),
     "and": (lambda: Tensor([True]) & zeros(1), TypeError,
             r"and: an input is of dtype float32 but must be a bool Tensor; compare first, \(x > 0\) & \(y > 0\)"),
     "invert a number": (lambda: True ^ Tensor([1]), TypeError, "xor: an input is of dtype int64 but must be a bool"),

@@ -235,7 +235,7 @@ def counting(multiprocessors: int = FACTS["multiprocessors"], arch: int = 0) -> 
 def there(array: np.ndarray, requires_grad: bool = False) -> Tensor:
     """A Tensor on the emulated GPU, within `counting`."""
     tensor = wrap(cupy.asarray(array))
-    tensor.requires_grad = requires_grad
+    tensor._requires_grad = requires_grad
     return tensor
 
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.device import flags, holds
-from ...core.mode import mode, note_change
+from ...core.device import holds
+from ...core.mode import mode
 from ...core.tensor import Tensor, as_tensor
 from ..common.geometry import is_int
 from ..common.op import also
@@ -531,16 +531,7 @@ class Methods(Conversions, Operators):
 
     def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
         """Set whether backward() accumulates a gradient in this leaf."""
-        flags("requires_grad_", requires_grad=requires_grad)
-        mode.recorder.flag(self)
-        if self.node is not None:
-            raise ValueError(f"requires_grad_: the Tensor was made by {self.node.name!r}; set it on a leaf, or on "
-                             ".detach()")
-        if requires_grad and self.dtype not in (np.float32, np.float64):
-            raise TypeError(f"requires_grad_: dtype {self.dtype} cannot require a gradient, only float32 and float64 "
-                            "can; convert it with .float()")
         self.requires_grad = requires_grad
-        note_change()
         return self
 
     def retain_grad(self: Tensor) -> None:

@@ -121,7 +121,7 @@ def _in_place(name: str, function: Callable[[Any, Any], Tensor]) -> Callable[[Te
             mode.recorder.change(x, on_tape=True)
             if x.node is not None and z.node is not None:
                 z.node.keeps = x.node.keeps
-            x._data, x.node, x.requires_grad, x.changed = z._data, z.node, True, z.changed
+            x._data, x.node, x._requires_grad, x.changed = z._data, z.node, True, z.changed
         return x
     return method
 

@@ -95,7 +95,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                     return call(*numbered, **options)
                 arrays.append(array)
                 sources.append(t.node or t)
-                need.append(t.requires_grad)
+                need.append(t._requires_grad)
             else:
                 arrays.append(None if t is None and len(arrays) in optional else _number(name, t, numbers))
                 sources.append(None)
