@@ -212,24 +212,28 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
     callbacks.check(state["callbacks"])
     rng.require_state(state["rng"])
     run.optimizer.load_state_dict(state["optimizer"])
-    parts = {part: module for part, module in run.modules.items() if part in state}
-    for part, module in parts.items():
-        if layers := state.get(LAYERS[part]):          # not in files of earlier versions
-            set_layers(module, layers)
-            if part == "model" and place.batch:
-                run.before = layers.get("before", {})  # not in files of earlier versions
-        module.load_state_dict(state[part])            # this gives buffers arrays of their own
+    _set_modules(run, state, place)
     if place.epoch < epochs and not (place.stopped and not place.ended):
         run.warm_up(place)
-    for part, module in parts.items():
-        set_tensors(module, state[part])
-    for name, arrays in state.get("metrics", {}).items():
-        set_tensors(_metrics(run)[name], arrays)
+    for held, there in ((run.modules, state), (_metrics(run), state.get("metrics", {}))):
+        for name in held.keys() & there.keys():
+            set_tensors(held[name], there[name])
     run.optimizer.load_state_dict(state["optimizer"])
     run.metrics.reset(place.totals if current().rank == 0 else None)       # on one of the ranks
     rng.set_state(state["rng"])
     callbacks.load_state_dict(state["callbacks"])
     return place
+
+
+def _set_modules(run: _Plain, state: State, place: Place) -> None:
+    """Set modes, what is trained, and values of the modules."""
+    for part, module in run.modules.items():
+        if layers := state.get(LAYERS[part]):          # not in files of earlier versions
+            set_layers(module, layers)
+            if part == "model" and place.batch:
+                run.before = layers.get("before", {})  # not in files of earlier versions
+        if part in state:
+            module.load_state_dict(state[part])        # this gives buffers arrays of their own
 
 
 def are_layers(layers: object, model: Module) -> bool:
