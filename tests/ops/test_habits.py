@@ -294,3 +294,12 @@ def test_what_requires_a_gradient_is_set_of_leaves_of_floating_numbers() -> None
         i.requires_grad = True
     with pytest.raises(ValueError, match=r"^requires_grad: requires_grad is 'no' but must be True or False$"):
         i.requires_grad = "no"             # type: ignore[assignment]
+
+
+def test_axes_may_be_a_list() -> None:
+    x = Tensor(np.arange(24.0).reshape(2, 3, 4))
+    for name in ("sum", "mean", "amax", "amin"):
+        np.testing.assert_array_equal(getattr(x, name)([0, -1]).numpy(), getattr(x, name)((0, -1)).numpy())
+    step = minidl.compile(lambda x: x.sum([0, 1]))
+    for _ in range(3):
+        assert step(x).tolist() == x.sum((0, 1)).tolist()

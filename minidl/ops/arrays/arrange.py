@@ -12,7 +12,7 @@ from ...core.mode import mode
 from ...core.tensor import Tensor, wrap
 from ..common.backend import backend_of
 from ..common.geometry import is_int
-from ..common.op import _number, also, op
+from ..common.op import _number, also, op, tensor
 from ..common.primitives import Index
 from ..layers.activation import one_axis
 from .basic import Axis, _axes
@@ -237,7 +237,7 @@ def unique(x: Tensor, sorted: bool = True, return_inverse: bool = False, return_
     [[1, 3], [1, 0, 1], [1, 2]]
     """
     mode.recorder.refuse("calls unique, whose result has a size that only its values decide")
-    found = tuple(map(wrap, backend_of(x).unique(x._data, bool(return_inverse), bool(return_counts))))
+    found = tuple(map(wrap, backend_of(tensor("unique", x)).unique(x._data, bool(return_inverse), bool(return_counts))))
     return found if len(found) > 1 else found[0]
 
 

@@ -16,7 +16,7 @@ __all__ = [
     "neg", "pow", "rsqrt", "sqrt", "sub", "sum",
 ]
 
-Axis = int | tuple[int, ...] | None
+Axis = int | tuple[int, ...] | list[int] | None
 Number = Tensor | float | np.number        # of either: a Tensor, or a plain number
 
 
@@ -41,7 +41,7 @@ def _axes(name: str, shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     """The reduced axes as a sorted tuple of non-negative ints."""
     if axis is None:
         return tuple(range(len(shape)))
-    axes = tuple(sorted(one_axis(name, shape, a) for a in (axis if isinstance(axis, tuple) else (axis,))))
+    axes = tuple(sorted(one_axis(name, shape, a) for a in (axis if isinstance(axis, (tuple, list)) else (axis,))))
     if len(set(axes)) < len(axes):
         raise ValueError(f"{name}: axis {axis} names one axis of shape {shape} twice; name each once")
     return axes
