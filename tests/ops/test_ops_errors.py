@@ -383,7 +383,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "einsum of one array": (lambda: ops.einsum("ij", np.ones((2, 2))), TypeError,
                             "einsum: an input is a numpy.ndarray but must be a Tensor; wrap it in minidl.Tensor"),
     "where of a number": (lambda: ops.where(True, zeros(2), 1.0), TypeError,
-                          "where: the condition is True but must be a Tensor; write x if condition else y"),
+                          "where: an input is a builtins.bool but must be a Tensor; wrap it in minidl.Tensor"),
     "unique of an array": (lambda: ops.unique(np.ones(2)), TypeError,
                            "unique: an input is a numpy.ndarray but must be a Tensor; wrap it in minidl.Tensor"),
     "float_power": (lambda: np.float_power(zeros(3, dtype="int64"), 2), TypeError,

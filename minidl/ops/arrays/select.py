@@ -75,8 +75,6 @@ def where(k, condition: Tensor, x: Number, y: Number):
     >>> where(x > 0, x, 0.0).tolist()
     [0.0, 2.0]
     """
-    if isinstance(condition, (bool, int, float)):
-        raise TypeError(f"where: the condition is {condition!r} but must be a Tensor; write x if condition else y")
     cs, xs, ys = _shape(condition), _shape(x), _shape(y)
     _broadcast("where", xs, ys)
     _broadcast("where", cs, xs)

@@ -70,6 +70,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     named = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
     optional = frozenset(i for i, p in enumerate(inputs_of) if p.default is None)
     integer = frozenset(i for i, p in enumerate(inputs_of) if p.name in index)
+    plain = frozenset(range(arity)) - integer if numbers else frozenset()      # inputs that may be plain numbers
     ours = body.__module__.startswith("minidl.")
     asked = [(p.name, flags if p.annotation in FLAG else no_flags) for p in named.values()
              if p.annotation in FLAG or p.annotation in NUMBER]
@@ -97,7 +98,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                 sources.append(t.node or t)
                 need.append(t._requires_grad)
             else:
-                arrays.append(None if t is None and len(arrays) in optional else _number(name, t, numbers))
+                arrays.append(None if t is None and len(arrays) in optional else _number(name, t, len(arrays) in plain))
                 sources.append(None)
                 need.append(False)
         if first is None or dtype.char in NOT_COMPUTED or (floating and dtype.kind != "f"):
