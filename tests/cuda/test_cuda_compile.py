@@ -431,6 +431,23 @@ def test_an_array_whose_dtype_is_another_object_is_itself(kind: str, monkeypatch
     assert launch.misfits.fitted("k: y", np.dtype(np.float32), kind, x) is x
 
 
+@pytest.mark.parametrize("name", ["pointer", "part", "as_strided", "view"])
+def test_who_refers_to_an_arrays_memory_is_seen(name: str) -> None:
+    """CuPy's own arrays need no GPU where their memory is somebody else's."""
+    import cupy
+
+    memory = cupy.cuda.UnownedMemory(1 << 12, 64, object(), 0)
+    x = cupy.ndarray((3,), np.float32, cupy.cuda.MemoryPointer(memory, 0))
+    del memory
+    assert launch.memory.alone(x)
+    held = {"pointer": lambda: cupy.ndarray((3,), np.float32, x.data), "view": lambda: x[1:],
+            "part": lambda: cupy.ndarray((2,), np.float32, x.data + 4),
+            "as_strided": lambda: cupy.lib.stride_tricks.as_strided(x, (2,), (4,))}[name]()
+    assert not launch.memory.alone(x)
+    del held
+    assert launch.memory.alone(x)
+
+
 @pytest.mark.parametrize(("c_type", "value", "dtype"), [
     ("float", 0.1, np.float32), ("double", 0.1, np.float64), ("int", True, np.int32), ("unsigned", 7, np.uint32),
     ("unsigned long long", 2**64 - 1, np.uint64), ("REAL", 0.1, np.float32)])
