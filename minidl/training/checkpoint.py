@@ -88,7 +88,7 @@ def read_state(path: str | os.PathLike[str], like: Mapping[str, Any], optional: 
             raise WeightsError(f"is damaged: {listed(damaged)}; take the checkpoint before it")
         try:
             state = _together(json.loads(arrays.pop("state").tobytes()), "", arrays)
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             state = None
         if not isinstance(state, dict):
             raise WeightsError(f"has a state that is not what {KIND.writer} writes; take the checkpoint before it")
@@ -135,7 +135,10 @@ def _together(value: object, path: str, arrays: Mapping[str, np.ndarray]) -> Any
         if value.keys() == {TUPLE}:
             return tuple(_together(value[TUPLE], path, arrays))
         if value.keys() == {NUMBER}:
-            return np.dtype(value[NUMBER][0]).type(value[NUMBER][1])
+            name, number = value[NUMBER]
+            if (dtype := np.dtype(name)).kind not in "iuf":            # of a file that somebody else made
+                raise TypeError(f"checkpoint: a number has dtype {dtype}")
+            return dtype.type(number)
         if value.keys() == {DICT}:
             value = {_together(key, "", {}): each for key, each in value[DICT]}
         return {key: _together(each, _join(path, key), arrays) for key, each in value.items()}

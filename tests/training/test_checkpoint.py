@@ -927,7 +927,8 @@ def test_keys_and_tuples_of_a_state_come_back(tmp_path: Path) -> None:
     state = {"losses": {2: 0.5, -1: 1.5, "2": "x", 0.5: None, None: True, False: [1], (1, ("a", 2.0)): "y"},
              "more": {np.int64(3): np.float32(2.0)}, "texts": {"a": 1, "b": {}}, "empty": ({}, (), []),
              "pair": (1, (2, [3, (4,)])), "like the file's own": {"__array__": True, "a": {"__tuple__": [1]},
-                                                                  "b": {"__dict__": [[1, 2]]}},
+                                                                  "b": {"__dict__": [[1, 2]]},
+                                                                  "c": {"__number__": ["float32", 1]}},
              "arrays": {1: np.ones(2), "b": (np.zeros(1), 3)}}
     write_state(tmp_path / "c.h5", state)
     back = read_state(tmp_path / "c.h5", state)
@@ -935,6 +936,16 @@ def test_keys_and_tuples_of_a_state_come_back(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, array, strict=True)
     assert repr(back.pop("arrays")) == "{'b': (array([0.]), 3)}"
     assert repr(back) == repr({**{name: state[name] for name in back}, "more": {3: np.float32(2.0)}})     # 1 == True
+
+
+@pytest.mark.parametrize("number", [[], 5, ["float32"], ["V9", 10**12], ["int8", 1000], ["object", 1], [[], 1]])
+def test_a_number_that_no_checkpoint_has_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: Any
+                                                    ) -> None:
+    """Whoever made the file: nothing is computed of it, and no memory taken."""
+    monkeypatch.setattr(checkpoint, "_apart", lambda value, path, arrays: value)
+    write_state(tmp_path / "c.h5", {"a": {"__number__": number}})
+    with pytest.raises(ValueError, match=r"has a state that is not what .* writes; take the checkpoint before it"):
+        read_state(tmp_path / "c.h5", {})
 
 
 def test_what_a_callback_adds_to_the_metrics_goes_on(tmp_path: Path) -> None:
