@@ -229,9 +229,10 @@ def _set_modules(run: _Plain, state: State, place: Place) -> None:
     """Set modes, what is trained, and values of the modules."""
     for part, module in run.modules.items():
         if layers := state.get(LAYERS[part]):          # not in files of earlier versions
+            fresh = {} if module.training else modes_of(module)
             set_layers(module, layers)
             if part == "model" and place.batch:
-                run.before = layers.get("before", {})  # not in files of earlier versions
+                run.before = layers.get("before", fresh)       # not in files of earlier versions
         if part in state:
             module.load_state_dict(state[part])        # this gives buffers arrays of their own
 

@@ -804,6 +804,29 @@ def test_a_training_goes_on_in_the_modes_that_it_had(tmp_path: Path, first: Any,
     assert trained(tmp_path / "a", resume=True) == trained(tmp_path / "b")
 
 
+def test_a_file_without_the_modes_after_an_epoch_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of earlier versions: a net in evaluation is in it again after an epoch that trains it."""
+    def trained(folder: Path, stops: int = 0) -> Any:
+        model = net(0.3)
+        model.eval()
+        with contextlib.suppress(KeyboardInterrupt):
+            fit(model, sgd(model), loader(*arrays()), loader(*arrays()), epochs=2, checkpoints=folder, resume=True,
+                callbacks=[Interrupts(stops)] * bool(stops), **QUIET)
+        return weights(model), model.training
+    with monkeypatch.context() as earlier:
+        earlier.setattr(training.checkpoint, "write_state", without_before(training.checkpoint.write_state))
+        trained(tmp_path / "a", 3)
+    assert trained(tmp_path / "a") == trained(tmp_path / "b")
+    assert not trained(tmp_path / "c")[1]
+
+
+def without_before(write: Callable[..., Any]) -> Callable[..., Any]:
+    def written(path: Path, state: dict[str, Any], **options: Any) -> Any:
+        del state["layers"]["before"]
+        return write(path, state, **options)
+    return written
+
+
 class Running(nn.Module):
     """A metric with a state: the share of right answers, over all batches that it has seen."""
 
