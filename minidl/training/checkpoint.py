@@ -136,7 +136,7 @@ def _together(value: object, path: str, arrays: Mapping[str, np.ndarray]) -> Any
             return tuple(_together(value[TUPLE], path, arrays))
         if value.keys() == {NUMBER}:
             name, number = value[NUMBER]
-            if (dtype := np.dtype(name)).kind not in "iuf":            # of a file that somebody else made
+            if (dtype := np.dtype(name)).kind not in "iuf":            # in a file that no checkpoint wrote
                 raise TypeError(f"checkpoint: a number has dtype {dtype}")
             return dtype.type(number)
         if value.keys() == {DICT}:
