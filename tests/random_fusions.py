@@ -315,9 +315,10 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "clear": ("fp32", "*(Pack<4>*)&memory[i] = Pack<4>();", ";"),
     "load_filters": (
         "fp32", "&w[m * TAPS + t], true", "&w[m * TAPS + t], m + t > 0"),
-    "load_image": ("fp32", "start_copy(&x[k], &from[k], true)", "start_copy(&x[k], &from[k], k + 1 < X::SIZE)"),
-    "store_image": ("fp32", "each<X::SIZE>([&](int k) { to[k]", "each<X::SIZE - 1>([&](int k) { to[k]"),
-    "copy": ("fp32", "each<X::SIZE>([&](int k) { y[k] = x[k]", "each<X::SIZE - 1>([&](int k) { y[k] = x[k]",
+    "load_images": ("fp32", "X::SIZE + k], image < count);", "X::SIZE + k], image < count && k + 1 < X::SIZE);"),
+    "store_images": ("fp32", "if (image < count) to[", "if (image < count && k + 1 < X::SIZE) to["),
+    "the second image": ("fp32", "{start + image * IMAGE_STRIDE}", "{start}"),
+    "copy": ("fp32", "{ y.of(image)[k] = x.of(image)[k]", "{ if (k + 1 < X::SIZE) y.of(image)[k] = x.of(image)[k]",
              "region_step"),
     "conv, a row too few": (
         "fp32", "r < KH + TH - 1; ++r) {\n                if (BEYOND",
@@ -328,7 +329,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "conv, the last column": (
         "fp32", "i + e / TW < Y::H && j + e % TW < Y::W)", "i + e / TW < Y::H && j + e % TW < Y::W - 1)"),
     "conv, teams": (
-        "fp32", "team < TEAMS; ++team) total += scratch[((team", "team < TEAMS - 1; ++team) total += scratch[((team"),
+        "fp32", "team < TEAMS; ++team)\n            total += scratch[image * IMAGE_STRIDE + ((team",
+        "team < TEAMS - 1; ++team)\n            total += scratch[image * IMAGE_STRIDE + ((team"),
     "conv, whole rows' filters": (
         "fp32", "MIRROR ? KH * KW - 1 - r * KW - q : r * KW + q;", "MIRROR ? KH * KW - 1 - r * KW - q : r * KW;"),
     "conv, columns beyond whole rows": ("fp32", "column >= 0 && column < X::W)", "column >= 0 && column < X::W - 1)"),
@@ -336,21 +338,20 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "conv_grad_w, a line": (
         "fp32", "for (int i = team; i < G::H; i += TEAMS) {",
         "for (int i = team; i < G::H - 1; i += TEAMS) {"),
-    "conv_grad_w, later images": ("fp32", "REAL total = first ? (REAL)0 : part[k];", "REAL total = 0;", "region_step"),
+    "conv_grad_w, later images": ("fp32", "REAL total = first ? (REAL)0 : part[image * SIZE + k];", "REAL total = 0;",
+                                  "region_step"),
     "conv_grad_b": (
         "fp32", "for (int i = team * ROWS + down; i < G::H; i", "for (int i = team * ROWS + down; i < G::H - 1; i"),
     "avg_pool": (
-        "fp32", "e < KH * KW; ++e) sum += *x.at(c, i + e / KW", "e < KH * KW - 1; ++e) sum += *x.at(c, i + e / KW",
+        "fp32", "e < KH * KW; ++e) sum += *x.of(image).at(c, i", "e < KH * KW - 1; ++e) sum += *x.of(image).at(c, i",
         "region_step"),
     "avg_pool_grad, columns": (
-        "fp32", "REAL g = gy[k] * (REAL)(1.0 / (KH * KW));",
-        "if (j == 0) return;\n        REAL g = gy[k] * (REAL)(1.0 / (KH * KW));"),
+        "fp32", "REAL g = gy.of(image)[k] *", "if (j == 0) return;\n        REAL g = gy.of(image)[k] *"),
     "activate": (
-        "fp32", "each<X::SIZE>([&](int k) { y[k] = ACTIVATE::value(x[k]);",
-        "each<X::SIZE - 1>([&](int k) { y[k] = ACTIVATE::value(x[k]);", "region_step"),
+        "fp32", "{ y.of(image)[k] = ACTIVATE::value(x", "{ if (k + 1 < X::SIZE) y.of(image)[k] = ACTIVATE::value(x",
+        "region_step"),
     "activate_grad": (
-        "fp32", "each<G::SIZE>([&](int k) { gx[k] = ACTIVATE::grad(gy[k], y[k]);",
-        "each<G::SIZE - 1>([&](int k) { gx[k] = ACTIVATE::grad(gy[k], y[k]);"),
+        "fp32", "gx.of(image)[k] = ACTIVATE::grad(gy", "if (k + 1 < G::SIZE) gx.of(image)[k] = ACTIVATE::grad(gy"),
     "load_rows": (
         "fp32", "SIZE = STAGED * IN;", "SIZE = STAGED * IN - 4;"),
     "linear": (

@@ -744,8 +744,8 @@ LAUNCHES: dict[str, list[Launch]] = {
             for splits in (None, 3) for c, m in ((32, 64), (192, 576), (384, 96), (1000, 1032))])],
     "regions": [
         *each("region_step.cu", regions.outputs_are_those_of_the_steps, *[
-            (name, n, *[True] * (n == 10 and name in ("lenet5", "padded, odd sizes")))
-            for n in (10, 1) for name in regions.NETS]),
+            (name, n, *[True] * (n == 3 and name in ("lenet5", "padded, odd sizes")))
+            for n in (11, 3) for name in regions.NETS]),
         *on_device("region_step.cu", regions.outputs_are_those_of_the_steps, *[(name, 300) for name in regions.NETS])],
     "captured": [
         *on_device("optim/updates.cu", captured_updates, *[

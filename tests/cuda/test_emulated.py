@@ -436,7 +436,7 @@ def unpoisoned(emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 @pytest.mark.parametrize("name", tiered(regions.NETS, slow=3))
 def test_regions_with_the_barriers_of_a_gpu(name: str, unpoisoned: None) -> None:
     """Of more images than blocks."""
-    regions.outputs_are_those_of_the_steps(name, 10)
+    regions.outputs_are_those_of_the_steps(name, 11)
 
 
 @pytest.mark.parametrize("function", tiered(["conv", "avg_pool", "conv_total"], slow=3))
@@ -575,8 +575,12 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         f"    {BARRIER}  // whoever reads the values of an earlier call is done", "",
         lambda: primitives.cross_entropy_of_any_size(3, 1500), "[Nn]ot equal"),
     "no barrier between steps of an image": (
-        f"    {BARRIER}\n    each<IN>(", "    each<IN>(",
+        f"    {BARRIER}\n    each_of_all<IN>(", "    each_of_all<IN>(",
         region_step("lenet5"), "[Nn]ot equal"),
+    "two images in one place": (
+        "{start + image * IMAGE_STRIDE}", "{start}", region_step("lenet5"), "[Nn]ot equal"),
+    "an image that is not there": (
+        "if (image >= count) return;\n        REAL total", "REAL total", region_step("lenet5", 11), "[Nn]ot equal"),
     "sums: images that are not there yet": (
         f"await_copies<STAGES - 1>();\n        {BARRIER}\n        const REAL *left", "const REAL *left", sums_in_parts,
         "tolerance"),

@@ -1,5 +1,5 @@
-"""A region of a program as two launches of kernels that are generated for it: one with a block per image, one for the
-sums."""
+"""A region of a program as two launches of kernels that are generated for it: one with a block per image, or per two of
+them, one for the sums."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ SUM_THREADS, SUM_TILES = 256, 12288        # of sums, and numbers in shared memo
 
 
 class Size(NamedTuple):
-    """Of the blocks that take an image each."""
+    """Of the blocks, which have a multiprocessor each."""
 
-    at_once: int                           # on a multiprocessor
     threads: int
-    shares: int                            # sums are divided as among this many threads: their order
-    images: int                            # one after the other, up to which other kernels are not faster
+    shares: int                            # an image's sums are divided as among this many threads: their order
+    images: int                            # that a block takes at once
+    rounds: int                            # one after the other, up to which other kernels are not faster
 
 
-WHOLE, HALF = Size(1, 640, 640, 8), Size(2, 384, 384, 12)        # of a multiprocessor
-SHARING = Size(2, 384, 640, 8)             # other processes' blocks have the other half: the same sums as WHOLE
+ONE, TWO = Size(640, 640, 1, 8), Size(768, 512, 2, 16)
+SHARING = Size(768, 640, 2, 8)             # other processes have other multiprocessors: the same sums as of ONE
 
 
 def constants(threads: int) -> tuple[launch.Constant, ...]:
@@ -51,13 +51,12 @@ class Generated(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _generated(region: Region, beside: bool) -> Generated | None:
-    first = HALF if region.n > launch.multiprocessors() else SHARING if beside else WHOLE
-    for size in dict.fromkeys((first, WHOLE)):
-        blocks = min(region.n, size.at_once * launch.multiprocessors())
-        if region.n > size.images * size.at_once * launch.multiprocessors():
+    first = TWO if region.n > launch.multiprocessors() else SHARING if beside else ONE
+    for size in dict.fromkeys((first, ONE)):
+        blocks = min(-(-region.n // size.images), launch.multiprocessors())
+        if region.n > size.rounds * size.images * blocks:
             continue
-        shared = (launch.most_shared() + launch.RESERVED) // size.at_once - launch.RESERVED
-        emitted = emit(region, blocks, size.shares, shared // 4, size.at_once)
+        emitted = emit(region, blocks, size.shares, size.images, launch.most_shared() // 4)
         if emitted is not None:
             text = launch.pasted("region_step.cu", emitted.text, set())
             step, sums = (launch.generated("region_step.cu", text, name, *constants(size.threads))

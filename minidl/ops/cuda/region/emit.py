@@ -32,10 +32,10 @@ class Emitted(NamedTuple):
     results: tuple[str, ...]               # of the region, in order
 
 
-def emit(region: Region, blocks: int, shares: int, most: int, at_once: int = 1) -> Emitted | None:
-    """The kernels for `blocks` blocks, `at_once` of which a multiprocessor runs, with at most `most` numbers in shared
-    memory each; None if there are none. Sums are divided as among `shares` threads."""
-    source = Source(region, shares)
+def emit(region: Region, blocks: int, shares: int, images: int, most: int) -> Emitted | None:
+    """The kernels for `blocks` blocks, which take `images` images at once, with at most `most` numbers in shared memory
+    each; None if there are none. An image's sums are divided as among `shares` threads."""
+    source = Source(region, shares, images)
     try:
         for step in region.steps:
             getattr(lines, PRIMITIVES[step.primitive].line)(source, step)
@@ -43,11 +43,11 @@ def emit(region: Region, blocks: int, shares: int, most: int, at_once: int = 1) 
         results = tuple(f"s{v.number}" if v in summed else source.store(v) for v in region.outputs)
         if sum(outputs * inputs for outputs, inputs in source.rows.values()) > MAX_WEIGHTS:
             return None
-        first, shared, inputs, outputs = _step(source, blocks, most, at_once)
+        first, shared, inputs, outputs = _step(source, blocks, most)
         second, last, terms = _sums(source, outputs)
     except Refused:
         return None
-    text = f'#include "region/region.cuh"\n#include "region/sums.cuh"\n\n{first}\n{second}'
+    text = f'#include "region/sums.cuh"\n\n{first}\n{second}'
     made = {f"s{job.out.number}": region.shapes[job.out.number] for job in source.jobs}
     emitted = Emitted(text, shared, last, inputs, outputs, terms, made, results)
     arrays = max(len(inputs) + len(outputs), len(terms) + len(made))
@@ -113,14 +113,20 @@ def _meet(a: range, b: range) -> bool:
     return a.start < b.stop and b.start < a.stop
 
 
+def _image_stride(places: dict[Value, range]) -> int:
+    """Numbers of shared memory from one image's values to the next image's."""
+    return max((place.stop for place in places.values()), default=0)
+
+
 def _memory(s: Source, places: dict[Value, range], most: int) -> tuple[list[str], list[str], int]:
     """(lines that divide up shared memory and load filters, lines that load rows of weights, numbers in shared
     memory)"""
-    head, at = [*SHARED], max((place.stop for place in places.values()), default=0)
+    head, at = [*SHARED], s.images * _image_stride(places)
     for value, layout in s.layouts.items():
         head.append(f"Planes<{', '.join(map(str, layout.planes))}> v{value.number} = "
                     f"{{shared + {places[s.root(value)].start}}};")
-    zeros = [f"clear(v{value.number}.start, {len(place)});" for value, place in places.items() if not s.fleeting(value)]
+    zeros = [f"clear(v{value.number}.of({image}).start, {len(place)});"
+             for value, place in places.items() if not s.fleeting(value) for image in range(s.images)]
     for value, (count, taps) in s.filters.items():
         head.append(f"REAL* f{value.number} = shared + {at};")
         at += count * (-(-taps // 4) * 4)
@@ -148,7 +154,7 @@ def with_stores(s: Source) -> list[Line]:
     """The lines, and behind those that write a value that others read, lines that store it."""
     found = list[Line]()
     for line in s.lines:
-        found += [line, *(Line("store_image", f"(o{v.number} + image * {s.size(v)}, v{v.number})", (v,))
+        found += [line, *(Line("store_images", f"(o{v.number} + image * {s.size(v)}, v{v.number}, count)", (v,))
                           for v in line.writes if v in s.stored)]
     return found
 
@@ -198,8 +204,7 @@ def _arrived(rows: list[str]) -> list[str]:
             "first ? await_copies<1>() : await_copies<0>();"]
 
 
-def _step(s: Source, blocks: int, most: int,
-          at_once: int) -> tuple[str, int, tuple[str, ...], dict[str, tuple[int, ...]]]:
+def _step(s: Source, blocks: int, most: int) -> tuple[str, int, tuple[str, ...], dict[str, tuple[int, ...]]]:
     """(the kernel `region_step`, its numbers in shared memory, the arrays that it takes and those that it writes)"""
     region = s.region
     own = with_stores(s)
@@ -211,7 +216,7 @@ def _step(s: Source, blocks: int, most: int,
     barriers, made = Barriers(s, places), set[Value]()
     body, waited, loaded = list[str](), not rows, False
     for line in s.lines:
-        if line.function != "load_image" and not loaded:
+        if line.function != "load_images" and not loaded:
             loaded, body = True, [*body, *_arrived(rows)]
         if not (line.function == "copy" and line.writes[0] in s.alias):
             fresh = [v for v in line.writes if s.root(v) not in made and not s.layouts[v].partly]
@@ -222,19 +227,22 @@ def _step(s: Source, blocks: int, most: int,
             waited |= reads_first
         made |= set(map(s.root, line.writes))
     labels = [value for value in region.inputs if region.dtypes[value.number] == "int64"]
-    body = ["bool first = image == blockIdx.x;", *(f"int l{v.number} = as_int(a{v.number}[image]);" for v in labels),
-            "__syncthreads();", *body]
+    body = ["bool first = image == blockIdx.x * IMAGES;",
+            f"int count = {f'imin(IMAGES, {region.n} - image)' if region.n % s.images else 'IMAGES'};",
+            *(f"int l{v.number} = label_of(a{v.number} + image, count);" for v in labels), "__syncthreads();", *body]
     words = set().union(*map(_words, (*head, *body)))
     inputs = [v for v in region.inputs if f"a{v.number}" in words]
     outputs: dict[str, tuple[int, ...]] = {f"o{v.number}": (region.n, s.size(v)) for v in s.stored}
-    outputs |= {f"o{v.number}": (blocks, size) if size else (region.n, 1) for v, size in s.parts.items()}
+    parts = min(region.n, blocks * s.images)
+    outputs |= {f"o{v.number}": (parts, size) if size else (region.n, 1) for v, size in s.parts.items()}
     ctype = {"float32": "REAL", "int64": "long long"}
-    loop = [f"for (int image = blockIdx.x; image < {region.n}; image += gridDim.x) {{",
+    loop = [f"for (int image = blockIdx.x * IMAGES; image < {region.n}; image += gridDim.x * IMAGES) {{",
             *(f"    {line}" for line in body), "}"]
-    text = _kernel(f"THREADS_PER_BLOCK, {at_once}", "region_step", [
+    text = _kernel("THREADS_PER_BLOCK", "region_step", [
         *(f"const {ctype[region.dtypes[v.number]]}* a{v.number}" for v in inputs),
         *(f"REAL* {name}" for name in outputs)], [*head, *loop])
-    return text, at, tuple(f"a{v.number}" for v in inputs), outputs
+    sizes = f"constexpr int IMAGES = {s.images}, IMAGE_STRIDE = {_image_stride(places)};"
+    return f'{sizes}\n#include "region/region.cuh"\n\n{text}', at, tuple(f"a{v.number}" for v in inputs), outputs
 
 
 def _words(text: str) -> set[str]:

@@ -109,7 +109,8 @@ class Source:
     """What is known of a kernel while it is written."""
 
     region: Region
-    shares: int                            # threads among which sums are divided
+    shares: int                            # threads among which an image's sums are divided
+    images: int = 1                        # of a block at once
     lines: list[Line] = field(default_factory=list)
     layouts: dict[Value, Layout] = field(default_factory=dict)
     reshaped: dict[Value, Value] = field(default_factory=dict)              # values and those they have the numbers of
@@ -131,7 +132,8 @@ class Source:
             c, h, w = shape if len(shape) == 3 else (math.prod(shape), 1, 1)
             self.layouts[value] = Layout(c, h, w)
             if value in self.region.inputs:
-                self.call("load_image", "", value, f"a{value.number} + image * {self.size(value)}", out=value)
+                self.call("load_images", "", value, f"a{value.number} + image * {self.size(value)}", "count",
+                          out=value)
         return self.layouts[value]
 
     def new(self, c: int, h: int = 1, w: int = 1) -> Value:
@@ -181,7 +183,8 @@ class Source:
         memory, written = (NULL, out) if work is None else (f"v{work.number}.start", work)
         self.lines.append(Line(
             function, f"<FIRST, {template}>({', '.join([*map(_word, given), memory])})",
-            tuple(a for a in given if isinstance(a, Value) and a != out), (written,) if written else (), items * teams))
+            tuple(a for a in given if isinstance(a, Value) and a != out), (written,) if written else (),
+            items * teams * self.images))
         if work is not None:
             self.lines.append(Line(total, rest.format(memory), (work,), (out,) if out else ()))
 
@@ -194,10 +197,10 @@ class Source:
         return f"o{value.number}"
 
     def part(self, value: Value, size: int) -> str:
-        """Where a block leaves its share of a sum."""
+        """Where a block leaves its share of a sum, for each of its images at once."""
         self.parts[value] = size
         self.jobs.append(Job(value, None, f"o{value.number}", 1.0))
-        return f"o{value.number} + blockIdx.x * {size}"
+        return f"o{value.number} + blockIdx.x * {self.images * size}"
 
     def bias(self, b: Value | None) -> str:
         """A convolution's bias, in shared memory."""
@@ -322,8 +325,9 @@ def _grad_w(s: Source, gy: Value, x: Value, g: ConvGeometry, out: Value) -> None
     items = g.c * g.kh * -(-g.m // MAPS)
     teams = s.teams(items, g.oh)
     part = s.part(out, size)
-    s.shared_out("conv_grad_w", f"{g.kh}, {g.kw}, {g.top}, {g.left}, {MAPS}, {teams}", (gy, x, part, "first"), None,
-                 items, teams, size * teams, "part_total", f"<{size}, {teams}>({{}}, {part}, first)")
+    s.shared_out("conv_grad_w", f"{g.kh}, {g.kw}, {g.top}, {g.left}, {MAPS}, {teams}",
+                 (gy, x, part, "first", "count"), None, items, teams, size * teams, "part_total",
+                 f"<{size}, {teams}>({{}}, {part}, first, count)")
 
 
 def conv2d_grad_b(s: Source, step: Step) -> None:
@@ -336,8 +340,8 @@ def _grad_b(s: Source, gy: Value, out: Value) -> None:
         s.jobs.append(Job(out, None, s.store(gy), 1.0))
         return
     teams, part = s.teams(32 * layout.c, -(-layout.h // max(1, 32 // layout.w))), s.part(out, layout.c)
-    s.shared_out("conv_grad_b", f"{teams}", (gy, part, "first"), None, 32 * layout.c, teams, layout.c * teams,
-                 "part_total", f"<{layout.c}, {teams}>({{}}, {part}, first)")
+    s.shared_out("conv_grad_b", f"{teams}", (gy, part, "first", "count"), None, 32 * layout.c, teams, layout.c * teams,
+                 "part_total", f"<{layout.c}, {teams}>({{}}, {part}, first, count)")
 
 
 def conv2d_act_pool_grad_wb(s: Source, step: Step) -> None:
@@ -424,4 +428,4 @@ def cross_entropy(s: Source, step: Step) -> None:
     s.parts[loss] = 0                      # one number an image
     s.jobs.append(Job(loss, None, f"o{loss.number}", scale))
     s.call("cross_entropy", "", x, f"l{labels.number}", f"o{loss.number} + image", gx, f"(REAL){smoothing!r}",
-           f"(REAL){scale!r}", out=gx)
+           f"(REAL){scale!r}", "count", out=gx)

@@ -1,9 +1,11 @@
-// What one block does to one image: the device functions that a generated kernel (region/emit.py) strings together.
-// Every value of the image is in shared memory; all sizes are known when the kernel is compiled. Each function is
-// called by the whole block, reads what was written before the last barrier, and leaves it to the kernel to place the
-// next one. Each writes all values of its result, or its comment says which it does not write. Sums run in a fixed
-// order. If a function has fewer outputs than the block has threads, TEAMS of threads share out each sum, and meet in
-// `scratch`. Functions between two barriers may run at the same time: those with FIRST begin with that thread.
+// What one block does to IMAGES images at once: the device functions that a generated kernel (region/emit.py) strings
+// together. Every value of an image is in shared memory, the next image's IMAGE_STRIDE numbers behind it; all sizes are
+// known when the kernel is compiled. At the end a block may have fewer images, `count`: the others are zeros, and what is
+// computed of them is written nowhere but in shared memory. Each function is called by the whole block, reads what was
+// written before the last barrier, and leaves it to the kernel to place the next one. Each writes all values of its
+// result, or its comment says which it does not write. Sums run in a fixed order, an image's by itself. If a function
+// has fewer outputs than the block has threads, TEAMS of threads share out each sum, and meet in `scratch`. Functions
+// between two barriers may run at the same time: those with FIRST begin with that thread.
 //
 // -DTHREADS_PER_BLOCK: a multiple of 32.
 #include "include/common.cuh"
@@ -17,8 +19,9 @@ static_assert(T % 32 == 0, "THREADS_PER_BLOCK must be a multiple of a warp's 32 
 template <int C_, int H_, int W_, int LEFT_, int PW_, int SKEW_, int PLANE_> struct Planes {
     static constexpr int C = C_, H = H_, W = W_, LEFT = LEFT_, PW = PW_, SKEW = SKEW_, PLANE = PLANE_, SIZE = C * H * W;
     static constexpr bool DENSE = PLANE == H * W;
-    REAL* start;
+    REAL* start;                               // of the block's first image
 
+    __device__ __forceinline__ Planes of(int image) const { return {start + image * IMAGE_STRIDE}; }
     // How much further row k is than row 0, and row i + k than an even row i.
     static __host__ __device__ constexpr int row(int k) { return k * PW + (k - (k & 1)) / 2 * SKEW; }
     __device__ __forceinline__ REAL* at(int c, int i, int j) const { return start + c * PLANE + row(i) + j + LEFT; }
@@ -50,12 +53,20 @@ struct Zeros {
     __device__ __forceinline__ REAL operator[](int) const { return 0; }
 };
 
+// The image that something is of, if each image has `items`, one after the other.
+__device__ __forceinline__ int image_of(int at, int items) { return IMAGES == 1 ? 0 : at / items; }
+
 // f(k) for each k below SIZE, which the threads share out.
 template <int SIZE, class F> __device__ __forceinline__ void each(F f) {
     constexpr int ROUNDS = (SIZE + T - 1) / T, UNROLL = ROUNDS < 16 ? ROUNDS : 4;
 #pragma unroll(UNROLL)
     for (int round = 0; round < ROUNDS; ++round)
         if (thread() + round * T < SIZE) f(thread() + round * T);
+}
+
+// f(image, k) for each k below SIZE of each image.
+template <int SIZE, class F> __device__ __forceinline__ void each_of_all(F f) {
+    each<SIZE * IMAGES>([&](int k) { f(image_of(k, SIZE), k - image_of(k, SIZE) * SIZE); });
 }
 
 struct identity {
@@ -122,7 +133,8 @@ __device__ __forceinline__ void clear(REAL* memory, int size) {  // a multiple o
 template <class... X> __device__ __forceinline__ void unwritten(const X... values) {
 #ifdef POISON
     auto spoil = [](auto value) {
-        for (int k = thread(); k < value.SIZE; k += T) value[k] = __int_as_float(0x7fffffff);
+        for (int image = 0; image < IMAGES; ++image)
+            for (int k = thread(); k < value.SIZE; k += T) value.of(image)[k] = __int_as_float(0x7fffffff);
     };
     __syncthreads();
     (spoil(values), ...);
@@ -137,17 +149,21 @@ template <int MAPS, int TAPS> __device__ __forceinline__ void load_filters(REAL*
         for (int t = thread() % 32; t < TAPS; t += 32) start_copy(&to[m * up(TAPS, 4) + t], &w[m * TAPS + t], true);
 }
 
-// An image; it arrives as filters do.
-template <class X> __device__ __forceinline__ void load_image(const X x, const REAL* from) {
-    each<X::SIZE>([&](int k) { start_copy(&x[k], &from[k], true); });
+// Images; they arrive as filters do.
+template <class X> __device__ __forceinline__ void load_images(const X x, const REAL* from, int count) {
+    each_of_all<X::SIZE>([&](int image, int k) {
+        start_copy(&x.of(image)[k], &from[image * X::SIZE + k], image < count);
+    });
 }
 
-template <class X> __device__ __forceinline__ void store_image(REAL* to, const X x) {
-    each<X::SIZE>([&](int k) { to[k] = x[k]; });
+template <class X> __device__ __forceinline__ void store_images(REAL* to, const X x, int count) {
+    each_of_all<X::SIZE>([&](int image, int k) {
+        if (image < count) to[image * X::SIZE + k] = x.of(image)[k];
+    });
 }
 
 template <class X, class Y> __device__ __forceinline__ void copy(const X x, const Y y) {
-    each<X::SIZE>([&](int k) { y[k] = x[k]; });
+    each_of_all<X::SIZE>([&](int image, int k) { y.of(image)[k] = x.of(image)[k]; });
 }
 
 // ---------------------------------------------------------------- convolution, stride 1
@@ -164,7 +180,8 @@ __device__ __forceinline__ void conv(const X x, const REAL* filters, const B b, 
     constexpr int TILES = DOWN * ACROSS, ITEMS = TILES * GROUPS, TAPS = up(KH * KW, 4);
     constexpr bool WHOLE = ACROSS == 1, BEYOND = TOP > 0 || TH * DOWN + KH - 1 - TOP > X::H;
     constexpr int BEFORE = WHOLE ? 0 : LEFT, N = up(WHOLE ? X::W : KW + TW - 1, 4);  // columns that a thread reads
-    for (int at = thread_from<FIRST>(); at < ITEMS * TEAMS; at += T) {
+    for (int k = thread_from<FIRST>(); k < ITEMS * TEAMS * IMAGES; k += T) {
+        int image = image_of(k, ITEMS * TEAMS), at = k - image * ITEMS * TEAMS;
         int row, team, group, j = at % ACROSS * TW;
         if (BEYOND && !WHOLE)
             row = at / (TEAMS * GROUPS * ACROSS), team = at / (GROUPS * ACROSS) % TEAMS, group = at / ACROSS % GROUPS;
@@ -182,7 +199,7 @@ __device__ __forceinline__ void conv(const X x, const REAL* filters, const B b, 
                 from[f] = filters + (MIRROR ? c * Y::C + map : map * X::C + c) * TAPS;
                 if (TH > 1) load<4, TAPS>(weight[f], from[f]);
             }
-            const REAL* pixels = x.at(c, 0, j - BEFORE) + row * X::row(TH);
+            const REAL* pixels = x.of(image).at(c, 0, j - BEFORE) + row * X::row(TH);
 #pragma unroll
             for (int r = 0; r < KH + TH - 1; ++r) {
                 if (BEYOND && (unsigned)(i + r - TOP) >= (unsigned)X::H) continue;
@@ -213,9 +230,9 @@ __device__ __forceinline__ void conv(const X x, const REAL* filters, const B b, 
 #pragma unroll
             for (int e = 0; e < TH * TW; ++e)
                 if (TEAMS > 1)
-                    scratch[((team * M + f) * TH * TW + e) * STRIDE + item] = sum[f][e];
+                    scratch[image * IMAGE_STRIDE + ((team * M + f) * TH * TW + e) * STRIDE + item] = sum[f][e];
                 else if (m + f < Y::C && i + e / TW < Y::H && j + e % TW < Y::W)
-                    *y.at(m + f, i + e / TW, j + e % TW) = ACTIVATE::value(sum[f][e] + b[m + f]);
+                    *y.of(image).at(m + f, i + e / TW, j + e % TW) = ACTIVATE::value(sum[f][e] + b[m + f]);
     }
 }
 
@@ -223,32 +240,37 @@ __device__ __forceinline__ void conv(const X x, const REAL* filters, const B b, 
 template <class ACTIVATE, int TH, int TW, int M, int TEAMS, int STRIDE, class Y, class B>
 __device__ __forceinline__ void conv_total(const REAL* scratch, const B b, const Y y) {
     constexpr int ACROSS = (Y::W + TW - 1) / TW, TILES = ACROSS * ((Y::H + TH - 1) / TH), TILE = TH * TW;
-    each<Y::SIZE>([&](int k) {
+    each_of_all<Y::SIZE>([&](int image, int k) {
         int m = k / (Y::H * Y::W), i = k / Y::W % Y::H, j = k % Y::W;
         int item = m / M * TILES + i / TH * ACROSS + j / TW, e = i % TH * TW + j % TW;
         REAL total = b[m];
 #pragma unroll
-        for (int team = 0; team < TEAMS; ++team) total += scratch[((team * M + m % M) * TILE + e) * STRIDE + item];
-        y[k] = ACTIVATE::value(total);
+        for (int team = 0; team < TEAMS; ++team)
+            total += scratch[image * IMAGE_STRIDE + ((team * M + m % M) * TILE + e) * STRIDE + item];
+        y.of(image)[k] = ACTIVATE::value(total);
     });
 }
 
-// part (maps of gy, planes of x, KH, KW): set for a block's first image, added to for its later ones. A thread owns a
-// row of KW taps of TM maps; teams share out the rows of gy, which end with zeros up to fours, and leave their sums for
-// part_total.
+__device__ __forceinline__ void add_part(REAL& part, REAL sum, bool first) { part = first ? sum : part + sum; }
+
+// part (maps of gy, planes of x, KH, KW), one behind the other for images at once: set for a block's first images,
+// added to for later ones. A thread owns a row of KW taps of TM maps; teams share out the rows of gy, which end with zeros up
+// to fours, and leave their sums for part_total.
 template <int FIRST, int KH, int KW, int TOP, int LEFT, int TM, int TEAMS, class X, class G>
-__device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, bool first, REAL* scratch) {
+__device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, bool first, int count,
+                                            REAL* scratch) {
     constexpr int LINES = X::C * KH, ITEMS = LINES * ((G::C + TM - 1) / TM), N = up(KW + 3, 4),
                   SIZE = G::C * LINES * KW;
     constexpr bool BEYOND = TOP > 0 || G::H + KH - 1 - TOP > X::H;
-    for (int at = thread_from<FIRST>(); at < ITEMS * TEAMS; at += T) {
+    for (int k = thread_from<FIRST>(); k < ITEMS * TEAMS * count; k += T) {
+        int image = image_of(k, ITEMS * TEAMS), at = k - image * ITEMS * TEAMS;
         int team = team_of<TEAMS>(at, ITEMS), item = at - team * ITEMS;
         int group = item / LINES, line = item - group * LINES, c = line / KH, p = line % KH;
         REAL sum[TM][KW] = {};
 #pragma unroll 1
         for (int i = team; i < G::H; i += TEAMS) {
             if (BEYOND && (unsigned)(i + p - TOP) >= (unsigned)X::H) continue;
-            const REAL* pixels = x.at(c, i + p - TOP, -LEFT);
+            const REAL* pixels = x.of(image).at(c, i + p - TOP, -LEFT);
             REAL pixel[N];
             load<together<X, LEFT>(), N - 4>(pixel + 4, pixels);
 #pragma unroll 4
@@ -259,7 +281,7 @@ __device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, b
 #pragma unroll
                 for (int f = 0; f < TM; ++f) {
                     REAL gradient[4];
-                    load<together<G, 0>(), 4>(gradient, gy.at(imin(group * TM + f, G::C - 1), i, j));
+                    load<together<G, 0>(), 4>(gradient, gy.of(image).at(imin(group * TM + f, G::C - 1), i, j));
 #pragma unroll
                     for (int e = 0; e < 4; ++e)
 #pragma unroll
@@ -272,11 +294,11 @@ __device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, b
             if (group * TM + f >= G::C) break;
 #pragma unroll
             for (int q = 0; q < KW; ++q) {
-                int k = ((group * TM + f) * LINES + line) * KW + q;
+                int t = ((group * TM + f) * LINES + line) * KW + q;
                 if (TEAMS > 1)
-                    scratch[team * SIZE + k] = sum[f][q];
+                    scratch[image * IMAGE_STRIDE + team * SIZE + t] = sum[f][q];
                 else
-                    part[k] = first ? sum[f][q] : part[k] + sum[f][q];
+                    add_part(part[image * SIZE + t], sum[f][q], first);
             }
         }
     }
@@ -284,45 +306,48 @@ __device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, b
 
 // part (maps of gy): as conv_grad_w. A warp owns a map; its lanes, and teams of warps, share out the rows.
 template <int FIRST, int TEAMS, class G>
-__device__ __forceinline__ void conv_grad_b(const G gy, REAL* part, bool first, REAL* scratch) {
+__device__ __forceinline__ void conv_grad_b(const G gy, REAL* part, bool first, int count, REAL* scratch) {
     constexpr int ROWS = G::W < 32 ? 32 / G::W : 1;  // that a warp adds at once
     int lane = thread() % 32, down = lane / G::W;
-    for (int at = thread_from<FIRST>() / 32; at < G::C * TEAMS; at += WARPS) {
+    for (int k = thread_from<FIRST>() / 32; k < G::C * TEAMS * count; k += WARPS) {
+        int image = image_of(k, G::C * TEAMS), at = k - image * G::C * TEAMS;
         int team = team_of<TEAMS>(at, G::C), m = at - team * G::C;
         REAL sum = 0;
 #pragma unroll
         for (int j = lane % G::W; j < up(G::W, 32); j += 32)
 #pragma unroll 8
             for (int i = team * ROWS + down; i < G::H; i += TEAMS * ROWS)
-                if (down < ROWS && j < G::W) sum += *gy.at(m, i, j);
+                if (down < ROWS && j < G::W) sum += *gy.of(image).at(m, i, j);
         sum = warp_sum(sum);
         if (lane) continue;
         if (TEAMS > 1)
-            scratch[at] = sum;
+            scratch[image * IMAGE_STRIDE + at] = sum;
         else
-            part[m] = first ? sum : part[m] + sum;
+            add_part(part[image * G::C + m], sum, first);
     }
 }
 
 // A part (SIZE) of what the teams of conv_grad_w or conv_grad_b left.
-template <int SIZE, int TEAMS> __device__ __forceinline__ void part_total(const REAL* scratch, REAL* part, bool first) {
-    each<SIZE>([&](int k) {
-        REAL total = first ? (REAL)0 : part[k];
+template <int SIZE, int TEAMS>
+__device__ __forceinline__ void part_total(const REAL* scratch, REAL* part, bool first, int count) {
+    each_of_all<SIZE>([&](int image, int k) {
+        if (image >= count) return;
+        REAL total = first ? (REAL)0 : part[image * SIZE + k];
 #pragma unroll 8
-        for (int team = 0; team < TEAMS; ++team) total += scratch[team * SIZE + k];
-        part[k] = total;
+        for (int team = 0; team < TEAMS; ++team) total += scratch[image * IMAGE_STRIDE + team * SIZE + k];
+        part[image * SIZE + k] = total;
     });
 }
 
 // ---------------------------------------------------------------- pooling and activation
 template <int KH, int KW, int SH, int SW, class X, class Y>
 __device__ __forceinline__ void avg_pool(const X x, const Y y) {
-    each<Y::SIZE>([&](int k) {
+    each_of_all<Y::SIZE>([&](int image, int k) {
         int c = k / (Y::H * Y::W), i = k / Y::W % Y::H * SH, j = k % Y::W * SW;
         REAL sum = 0;
 #pragma unroll
-        for (int e = 0; e < KH * KW; ++e) sum += *x.at(c, i + e / KW, j + e % KW);
-        y[k] = sum * (REAL)(1.0 / (KH * KW));
+        for (int e = 0; e < KH * KW; ++e) sum += *x.of(image).at(c, i + e / KW, j + e % KW);
+        y.of(image)[k] = sum * (REAL)(1.0 / (KH * KW));
     });
 }
 
@@ -330,22 +355,25 @@ __device__ __forceinline__ void avg_pool(const X x, const Y y) {
 // windows gx is not written: the kernel clears it once, and it stays zero.
 template <class ACTIVATE, int KH, int KW, class G, class Y, class X>
 __device__ __forceinline__ void avg_pool_grad(const G gy, const Y y, const X gx) {
-    each<G::SIZE>([&](int k) {
+    each_of_all<G::SIZE>([&](int image, int k) {
         int c = k / (G::H * G::W), i = k / G::W % G::H * KH, j = k % G::W * KW;
-        REAL g = gy[k] * (REAL)(1.0 / (KH * KW));
+        REAL g = gy.of(image)[k] * (REAL)(1.0 / (KH * KW));
 #pragma unroll
         for (int e = 0; e < KH * KW; ++e)
-            *gx.at(c, i + e / KW, j + e % KW) = ACTIVATE::grad(g, *y.at(c, i + e / KW, j + e % KW));
+            *gx.of(image).at(c, i + e / KW, j + e % KW) =
+                ACTIVATE::grad(g, *y.of(image).at(c, i + e / KW, j + e % KW));
     });
 }
 
 template <class ACTIVATE, class X, class Y> __device__ __forceinline__ void activate(const X x, const Y y) {
-    each<X::SIZE>([&](int k) { y[k] = ACTIVATE::value(x[k]); });
+    each_of_all<X::SIZE>([&](int image, int k) { y.of(image)[k] = ACTIVATE::value(x.of(image)[k]); });
 }
 
 template <class ACTIVATE, class G, class Y, class X>
 __device__ __forceinline__ void activate_grad(const G gy, const Y y, const X gx) {
-    each<G::SIZE>([&](int k) { gx[k] = ACTIVATE::grad(gy[k], y[k]); });
+    each_of_all<G::SIZE>([&](int image, int k) {
+        gx.of(image)[k] = ACTIVATE::grad(gy.of(image)[k], y.of(image)[k]);
+    });
 }
 
 // ---------------------------------------------------------------- linear
@@ -406,27 +434,32 @@ __device__ __forceinline__ void linear_rows(const X x, const REAL* w, const B b,
     int lane = thread() % 32, r = lane / LANES;
     for (int at = thread() / 32; at < GROUPS * TEAMS; at += WARPS) {
         int team = team_of<TEAMS>(at, GROUPS), first = (at - team * GROUPS) * ROWS, o = imin(first, COUNT - ROWS);
-        REAL sum[N] = {}, bias = team ? (REAL)0 : b[begin + imin(o + r, COUNT - 1)];
+        REAL sum[IMAGES][N] = {}, bias = team ? (REAL)0 : b[begin + imin(o + r, COUNT - 1)];
 #pragma unroll(UNROLL)
         for (int k = (team * 32 + lane) * V; k < IN; k += TEAMS * 32 * V) {
-            Pack<V> given = *(const Pack<V>*)&x.start[k], weight[ROWS];
+            Pack<V> given[IMAGES], weight[ROWS];
+#pragma unroll
+            for (int image = 0; image < IMAGES; ++image) given[image] = *(const Pack<V>*)&x.of(image).start[k];
 #pragma unroll
             for (int e = 0; e < ROWS; ++e) weight[e] = *(const Pack<V>*)&w[(o + e) * IN + k];
 #pragma unroll
             for (int e = 0; e < ROWS; ++e)
 #pragma unroll
-                for (int v = 0; v < V; ++v) sum[e] += weight[e].v[v] * given.v[v];
+                for (int v = 0; v < V * IMAGES; ++v) sum[v / V][e] += weight[e].v[v % V] * given[v / V].v[v % V];
         }
-        REAL total = warp_sums(sum) + bias;
-        if (lane % LANES || r >= ROWS || o + r < first) continue;
-        if (TEAMS > 1)
-            scratch[team * Y::SIZE + begin + o + r] = total;
-        else
-            y[begin + o + r] = ACTIVATE::value(total);
+#pragma unroll
+        for (int image = 0; image < IMAGES; ++image) {
+            REAL total = warp_sums(sum[image]) + bias;
+            if (lane % LANES || r >= ROWS || o + r < first) continue;
+            if (TEAMS > 1)
+                scratch[image * IMAGE_STRIDE + team * Y::SIZE + begin + o + r] = total;
+            else
+                y.of(image)[begin + o + r] = ACTIVATE::value(total);
+        }
     }
 }
 
-// y = w x + b.
+// y = w x + b: each weight is read once for all images.
 template <class ACTIVATE, int TEAMS, class X, class Y, class W, class B>
 __device__ __forceinline__ void linear(const X x, const W w, const B b, const Y y, REAL* scratch) {
     static_assert(X::DENSE, "linear reads a dense value");
@@ -436,11 +469,11 @@ __device__ __forceinline__ void linear(const X x, const W w, const B b, const Y 
     if constexpr (STAGED > 0) linear_rows<ACTIVATE, TEAMS, STAGED>(x, w.near, b, y, 0, scratch);
     if (TEAMS == 1) return;
     __syncthreads();
-    for (int o = thread(); o < OUT; o += T) {
+    each_of_all<OUT>([&](int image, int o) {
         REAL total = 0;
-        for (int team = 0; team < TEAMS; ++team) total += scratch[team * OUT + o];
-        y[o] = ACTIVATE::value(total);
-    }
+        for (int team = 0; team < TEAMS; ++team) total += scratch[image * IMAGE_STRIDE + team * OUT + o];
+        y.of(image)[o] = ACTIVATE::value(total);
+    });
 }
 
 // gx = gy w, through an activation that gave y. A thread owns V inputs; teams share out the outputs, in order. EARLY rows
@@ -452,11 +485,14 @@ __device__ __forceinline__ void linear_grad_x(const G gy, const W w, const Y y, 
     for (int at = thread(); at < ITEMS * TEAMS; at += T) {
         int team = team_of<TEAMS>(at, ITEMS), k = (at - team * ITEMS) * V;
         auto row = [&](const REAL* weights, int o) { return *(const Pack<V>*)&weights[o * IN + k]; };
-        Pack<V> sum = {}, early[EARLY];
+        Pack<V> sum[IMAGES] = {}, early[EARLY];
         auto add = [&](int o, Pack<V> weight) {
-            REAL gradient = gy[o];
 #pragma unroll
-            for (int v = 0; v < V; ++v) sum.v[v] += weight.v[v] * gradient;
+            for (int image = 0; image < IMAGES; ++image) {
+                REAL gradient = gy.of(image)[o];
+#pragma unroll
+                for (int v = 0; v < V; ++v) sum[image].v[v] += weight.v[v] * gradient;
+            }
         };
         int o = team, far = STAGED + (team + TEAMS - STAGED % TEAMS) % TEAMS;
 #pragma unroll
@@ -468,42 +504,50 @@ __device__ __forceinline__ void linear_grad_x(const G gy, const W w, const Y y, 
             if (o < OUT) add(o, early[e]);
 #pragma unroll 8
         for (; o < OUT; o += TEAMS) add(o, row(w.far, o));
-        *(Pack<V>*)&scratch[team * IN + k] = sum;
+#pragma unroll
+        for (int image = 0; image < IMAGES; ++image)
+            *(Pack<V>*)&scratch[image * IMAGE_STRIDE + team * IN + k] = sum[image];
     }
     __syncthreads();
-    each<IN>([&](int k) {
+    each_of_all<IN>([&](int image, int k) {
         REAL total = 0;
 #pragma unroll 8
-        for (int team = 0; team < TEAMS; ++team) total += scratch[team * IN + k];
-        gx[k] = ACTIVATE::grad(total, y[k]);
+        for (int team = 0; team < TEAMS; ++team) total += scratch[image * IMAGE_STRIDE + team * IN + k];
+        gx.of(image)[k] = ACTIVATE::grad(total, y.of(image)[k]);
     });
 }
 
 // ---------------------------------------------------------------- loss
-// A label as an int, or -1 if it is negative or too large; it waits in a register from the image's start on.
-__device__ __forceinline__ int as_int(long long label) {
+// The label of the image whose cross_entropy this warp computes, as an int, or -1 if it is negative or too large. It
+// waits in a register from the start on.
+__device__ __forceinline__ int label_of(const long long* labels, int count) {
+    long long label = labels[IMAGES == 1 ? 0 : imin(thread() / 32, count - 1)];
     return (unsigned long long)label <= 0x7fffffffu ? (int)label : -1;
 }
 
-// The image's loss, and (softmax - target) * scale. The first warp does it. A label that is not a class makes both NaN.
+// The images' losses, and (softmax - target) * scale. Each image has a warp. A label that is not a class makes both
+// NaN.
 template <class X, class Y>
-__device__ __forceinline__ void cross_entropy(const X x, int label, REAL* loss, const Y gx, REAL smoothing,
-                                              REAL scale) {
+__device__ __forceinline__ void cross_entropy(const X xs, int label, REAL* loss, const Y gxs, REAL smoothing,
+                                              REAL scale, int count) {
     constexpr int K = X::SIZE;
-    if (thread() >= 32) return;
+    int image = thread() / 32, lane = thread() % 32;
+    if (image >= count) return;
+    X x = xs.of(image);
+    Y gx = gxs.of(image);
     bool is_class = (unsigned)label < (unsigned)K;
-    REAL nan = __int_as_float(0x7fffffff), top = x[imin(thread(), K - 1)], total = 0, mean = 0;
-    for (int k = thread() + 32; k < K; k += 32) top = x[k] > top || x[k] != x[k] ? x[k] : top;
+    REAL nan = __int_as_float(0x7fffffff), top = x[imin(lane, K - 1)], total = 0, mean = 0;
+    for (int k = lane + 32; k < K; k += 32) top = x[k] > top || x[k] != x[k] ? x[k] : top;
     top = warp_most(top);
-    for (int k = thread(); k < K; k += 32) {
+    for (int k = lane; k < K; k += 32) {
         total += exp(x[k] - top);
         mean += x[k];
     }
     total = warp_sum(total);
     REAL log_sum = log(total) + top, keep = (REAL)1 - smoothing;
     mean = smoothing != (REAL)0 ? smoothing * (warp_sum(mean) / (REAL)K - log_sum) : (REAL)0;
-    if (thread() == 0) *loss = is_class ? keep * (log_sum - x[label]) - mean : nan;
-    for (int k = thread(); k < K; k += 32) {
+    if (lane == 0) loss[image] = is_class ? keep * (log_sum - x[label]) - mean : nan;
+    for (int k = lane; k < K; k += 32) {
         REAL target = !is_class ? nan : k == label ? keep : (REAL)0;
         gx[k] = (exp(x[k] - log_sum) - smoothing / (REAL)K - target) * scale;
     }
