@@ -54,7 +54,7 @@ class Recipe(NamedTuple):
 
 
 RECIPES = {
-    "lenet5": Recipe("mnist", 0.99, batch=256, lr=0.4, warmup=0.2, momentum=0.9, weight_decay=5e-4, epochs=6),
+    "lenet5": Recipe("mnist", 0.99, batch=256, lr=0.39, warmup=0.3, momentum=0.85, weight_decay=1.6e-4, epochs=4),
     "krizhevsky2009": Recipe("cifar10", 0.58, batch=128, lr=0.1, warmup=0.2, momentum=0.9, weight_decay=1e-4,
                              epochs=2),
 }
@@ -120,6 +120,7 @@ class Ours:
         for rate, size in zip(rates, self.sizes, strict=False):
             self.sgd.lr = rate
             self.step(size)
+        self.loader.draw_ahead()                               # as `fit` does at an epoch's end
 
     def accuracy(self) -> float:
         from minidl.training import evaluate

@@ -238,7 +238,7 @@ def _step(s: Source, blocks: int, most: int) -> tuple[str, int, tuple[str, ...],
     ctype = {"float32": "REAL", "int64": "long long"}
     loop = [f"for (int image = blockIdx.x * IMAGES; image < {region.n}; image += gridDim.x * IMAGES) {{",
             *(f"    {line}" for line in body), "}"]
-    text = _kernel("THREADS_PER_BLOCK", "region_step", [
+    text = _kernel("THREADS_PER_BLOCK, 1", "region_step", [
         *(f"const {ctype[region.dtypes[v.number]]}* a{v.number}" for v in inputs),
         *(f"REAL* {name}" for name in outputs)], [*head, *loop])
     sizes = f"constexpr int IMAGES = {s.images}, IMAGE_STRIDE = {_image_stride(places)};"
