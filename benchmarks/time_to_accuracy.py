@@ -54,7 +54,7 @@ class Recipe(NamedTuple):
 
 
 RECIPES = {
-    "lenet5": Recipe("mnist", 0.99, batch=256, lr=0.39, warmup=0.3, momentum=0.85, weight_decay=1.6e-4, epochs=4),
+    "lenet5": Recipe("mnist", 0.99, batch=256, lr=0.4, warmup=0.2, momentum=0.9, weight_decay=5e-4, epochs=6),
     "krizhevsky2009": Recipe("cifar10", 0.58, batch=128, lr=0.1, warmup=0.2, momentum=0.9, weight_decay=1e-4,
                              epochs=2),
 }

@@ -376,7 +376,7 @@ def test_lines_between_barriers_begin_with_other_threads(monkeypatch: pytest.Mon
 
 # ---------------------------------------------------------------- on a GPU
 @pytest.mark.gpu
-@pytest.mark.parametrize("n", [1, 3, 130, 701])       # 300: checks/launches.py, for the sanitizers, too
+@pytest.mark.parametrize("n", [1, 3, 130, 703])       # 300: checks/launches.py, for the sanitizers, too
 @pytest.mark.parametrize("name", NETS)
 def test_gpu_outputs_are_those_of_the_steps(name: str, n: int) -> None:
     """In float32, against the steps in float64 on the CPU; the sums over more images than blocks, too; the same bits
