@@ -360,7 +360,7 @@ def test_a_net_that_fits_in_the_steps_own_order_alone(monkeypatch: pytest.Monkey
         source.lines = order(with_stores(source))
         needed.append(max(place.stop for place in placed(source).values()))
     assert needed[0] > needed[1]
-    assert emit(region, 3, 384, 1, needed[1]) is None         # no room for filters
+    assert emit(region, 3, 384, 1, needed[1]) is None      # no room for filters
     found = emit(region, 3, 384, 1, needed[0])
     assert found is not None
     assert found.shared <= needed[0]

@@ -58,6 +58,7 @@ from minidl.distributed import World
 from minidl.lab.emulator import Memory, own, translated
 from minidl.ops import cuda
 from minidl.ops.common.geometry import conv_geometry
+from minidl.ops.common.region import Region
 from minidl.ops.cuda import launch
 from minidl.ops.cuda import region as generated
 from minidl.ops.cuda.reduce import teams
@@ -460,6 +461,24 @@ def test_later_images_are_awaited(unpoisoned: None, monkeypatch: pytest.MonkeyPa
         text.replace(": await_copies<0>()", ": end_copies()") for text in arrived(rows)])
     with pytest.raises(AssertionError, match=r"[Nn]ot equal"):
         regions.outputs_are_those_of_the_steps("lenet5", 10)
+
+
+@pytest.mark.slow
+def test_one_image_is_taken_at_a_time_if_two_do_not_fit(emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the number of images, and beside other processes."""
+    tried, emit = [], generated.emit
+
+    def noted(region: Region, blocks: int, shares: int, images: int, most: int) -> Any:
+        found = emit(region, blocks, shares, images, most)
+        tried.append((region.n, images, found is not None))
+        return found
+    monkeypatch.setattr(generated, "emit", noted)
+    monkeypatch.setitem(regions.NETS, "large", (lambda: regions.small(
+        nn.Conv2d(1, 16, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(16, 8, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(),
+        nn.Linear(8 * 9 * 9, 10)), (1, 44, 44), {}))
+    for n in (9, 3):
+        regions.outputs_are_those_of_the_steps("large", n, beside=True)
+    assert tried == [*[(9, 2, False), (9, 1, True)] * 2, (3, 1, True), (3, 2, False), (3, 1, True)]
 
 
 def test_launches_are_told_apart() -> None:
