@@ -60,12 +60,17 @@ def krizhevsky2009(p: Params, x: Any) -> Any:
 NETS = {"lenet5": (lenet5_params, lenet5), "krizhevsky2009": (krizhevsky2009_params, krizhevsky2009)}
 
 
-def steps(model: str, batches: Sequence[Any], lr: float, momentum: float) -> Callable[[int], None]:
-    """A function that takes so many steps of SGD with momentum on the batches in turn, in one call of the device."""
+def steps(model: str, batches: Sequence[Any], lr: float, momentum: float,
+          nets: int | None = None) -> Callable[[int], None]:
+    """A function that takes so many steps of SGD with momentum on the batches in turn, in one call of the device.
+
+    With `nets`, each step is one of so many nets, `jax.vmap` of one net's step; each begins with another batch.
+    """
     init, net = NETS[model]
     images, labels = (jnp.stack([batch[i] for batch in batches]) for i in range(2))
-    params = init(jax.random.key(0))
+    params = init(jax.random.key(0)) if nets is None else jax.vmap(init)(jax.random.split(jax.random.key(0), nets))
     state = params, jax.tree.map(jnp.zeros_like, params)
+    first = 0 if nets is None else jnp.arange(nets)
 
     def loss(p: Params, x: Any, y: Any) -> Any:
         log_p = jax.nn.log_softmax(net(p, x))
@@ -79,10 +84,13 @@ def steps(model: str, batches: Sequence[Any], lr: float, momentum: float) -> Cal
 
     scans: dict[int, Any] = {}
 
+    one = step if nets is None else jax.vmap(step)
+
     def run(count: int) -> None:
         nonlocal state
         if count not in scans:
-            scans[count] = jax.jit(lambda state: lax.scan(step, state, jnp.arange(count)), donate_argnums=0)
+            scans[count] = jax.jit(lambda state: lax.scan(lambda state, i: one(state, first + i), state,
+                                                          jnp.arange(count)), donate_argnums=0)
         state, losses = scans[count](state)
         losses.block_until_ready()
     return run

@@ -80,19 +80,29 @@ def minidl_step(model: str, batches: Sequence[Batch], device: str, compiled: boo
     return repeated(lambda: run(*next(turn)))
 
 
-def fit_step(model: str, batches: Sequence[Batch], device: str) -> Steps:
+def random_source(model: str, size: int) -> Any:
+    """A data set of bytes as large as an epoch of minidl-fit."""
+    import measured_nets
+    import numpy as np
+
+    from minidl import data
+
+    rng, shape = np.random.default_rng(0), measured_nets.item_shape(model)
+    count = size * max(BATCHES, min(EPOCH, MAX_BYTES // math.prod(shape)) // size)
+    return data.Dataset("random", "train", rng.integers(0, 256, (count, *shape), np.uint8),
+                        rng.integers(0, 10, count))
+
+
+def fit_step(model: str, batches: Sequence[Batch], device: str, source: Any = None) -> Steps:
     import measured_nets
     import numpy as np
 
     from minidl import Tensor, data, optim
     from minidl.training import RunningMetrics, compiled_step
 
-    rng, size, shape = np.random.default_rng(0), len(batches[0][1]), measured_nets.item_shape(model)
-    channels, count = shape[0], size * max(BATCHES, min(EPOCH, MAX_BYTES // math.prod(shape)) // size)
-    source = data.Dataset("random", "train", rng.integers(0, 256, (count, *shape), np.uint8),
-                          rng.integers(0, 10, count))
-    taken = data.DeviceBatches(data.DataLoader(source, size, mean=[0.5] * channels, std=[0.3] * channels,
-                                               device=device))
+    size, channels = len(batches[0][1]), measured_nets.item_shape(model)[0]
+    taken = data.DeviceBatches(data.DataLoader(source or random_source(model, size), size, mean=[0.5] * channels,
+                                               std=[0.3] * channels, device=device))
     net = measured_nets.build(model).to(device)
     rates = optim.Rates(Tensor(np.full((1, len(taken.sizes)), LR), device=device), taken.position)
     step = compiled_step(net, optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM), taken, RunningMetrics(device),

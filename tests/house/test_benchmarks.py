@@ -37,6 +37,7 @@ import fft  # noqa: E402
 import ladder  # noqa: E402
 import layouts  # noqa: E402
 import machine  # noqa: E402
+import many_nets  # noqa: E402
 import overhead  # noqa: E402
 import report2009  # noqa: E402
 import results  # noqa: E402
@@ -103,6 +104,40 @@ def test_a_row_says_which_precision_its_peer_used(capsys: pytest.CaptureFixture[
     assert all(float(row["speed / torch"]) > 0 for row in rows)
     assert not torch.backends.cuda.matmul.allow_tf32           # the last precision's setting
     assert device.precision() == "3xtf32"
+
+
+@pytest.mark.torch
+def test_many_nets_beside_pytorchs_vmap(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    rows = printed(many_nets.main, capsys, "--nets", "1,3", "--batch-size", "2", "--steps", "3", "--repeats", "1",
+                   "--peers", "torch-vmap")
+    assert [(row["peer"], row["nets"]) for row in rows] == [
+        ("minidl", "1"), ("torch-vmap", "1"), ("minidl", "3"), ("torch-vmap", "3")]
+    assert all(row["us per step of one net"][0] in "123456789" for row in rows)
+    assert not device.leaves_room()
+
+
+@pytest.mark.torch
+def test_a_step_of_pytorchs_vmap_is_one_of_each_net() -> None:
+    """Of nets that all begin alike, those that take the same batch stay alike, and as a net that is trained alone."""
+    torch = pytest.importorskip("torch")
+    import torch_nets
+
+    batches = train_step.random_batches("lenet5", 2)
+    begin, trained = torch_nets.build("lenet5"), torch_nets.build("lenet5")
+    trained.load_state_dict(begin.state_dict())
+    sgd = torch.optim.SGD(trained.parameters(), lr=train_step.LR, momentum=train_step.MOMENTUM)
+    for x, labels in batches[:2]:
+        sgd.zero_grad()
+        torch.nn.functional.cross_entropy(trained(torch.tensor(x)), torch.tensor(labels)).backward()
+        sgd.step()
+    params, step = many_nets.torch_step(begin, [begin] * 5, batches, "cpu")
+    step()
+    step()
+    for name, p in trained.named_parameters():
+        assert torch.allclose(params[name][0], p, atol=1e-6)
+        assert torch.equal(params[name][0], params[name][4])   # of four batches
+        assert not torch.equal(params[name][0], params[name][1])
 
 
 def test_multiply_adds_of_forward_and_backward() -> None:
