@@ -31,7 +31,7 @@ from results import Result, digits
 from train_step import LR, MOMENTUM, Batch, Steps
 
 MODELS = dict.fromkeys(("lenet5", "krizhevsky2009"))           # jax_nets.py has these
-STEPS = 1000                                                   # of all nets, between two readings of the clock
+STEPS, ALL = 1000, 4               # between two readings of the clock: steps of one net, and at least so many of all
 
 
 # ---------------------------------------------------------------- peers: model, batches, device, nets -> steps of all
@@ -47,7 +47,7 @@ def minidl_steps(model: str, batches: Sequence[Batch], device: str, nets: int) -
             minidl.manual_seed(seed)
             with aside:
                 step = train_step.fit_step(model, batches, device, source)
-                step(2)                                        # recorded, and compiled
+                step(4)                                        # twice recorded, then captured, and replayed
                 machine.finish(device)
                 steps.append(step)
     finally:
@@ -119,7 +119,7 @@ def rows(model: str, nets: int, precision: str, peers: Sequence[str], args: argp
     """A row for each peer, of one model and number of nets."""
     train_step.set_precision(precision, peers)
     batches = train_step.random_batches(model, args.batch_size)
-    count = max(1, args.steps // nets)
+    count = max(ALL, args.steps // nets)
     runs = {peer: PEERS[peer](model, batches, args.device, nets) for peer in peers}
     for run in runs.values():
         run(count)
@@ -157,7 +157,7 @@ def report(several: Sequence[Result]) -> list[str]:
     return [*results.table("net, peer, precision, nets, us per step of one net, least and most, million images/s, "
                            "speed / one net", body, 3),
             f"The median of {of['repeats']} rounds, in which the peers take turns, of some {of['steps']:,} steps of "
-            f"one net each, batches of {batch}.", "", *results.facts(several)]
+            f"one net each, at least {ALL} of all nets; batches of {batch}.", "", *results.facts(several)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -147,11 +147,11 @@ class Record:
         gradients, updates = dict[str, Any](), dict[str, Any]()
         for name, p in self._matrices().items():
             if p.grad is not None:
-                gradients[name] = _number(float(np.linalg.norm(_some(p.grad.data))) * _scale(p.size))
+                gradients[name] = _number(_norm(_some(p.grad.data)) * _scale(p.size))
             old = self.before.get(name)
             if old is not None and self.after == self.epoch - 1:
                 update = _some(p.data) - old
-                share = float(np.linalg.norm(update)) / (float(np.linalg.norm(old)) or 1.0)
+                share = _norm(update) / (_norm(old) or 1.0)
                 updates[name] = {"share": _number(share), **_histogram(update)}
         return {"gradients": gradients, "updates": updates}
 
@@ -169,6 +169,12 @@ def _some(array: Array) -> np.ndarray:
     """Each k-th value, on the host; always a copy."""
     flat = array.reshape(-1)
     return np.array(to_numpy(flat[::-(-flat.size // MAX_VALUES) or 1]), np.float64)
+
+
+def _norm(values: np.ndarray) -> float:
+    """Without BLAS, whose threads, one for each core, would wait for more to do: those of all processes of a sweep."""
+    with np.errstate(over="ignore"):       # infinite, as it would be with BLAS
+        return math.sqrt(np.square(values).sum())
 
 
 def _scale(size: int) -> float:

@@ -12,6 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -293,6 +294,44 @@ def test_a_tracer_does_not_change_what_counts_as_unused(name: str) -> None:
     under_a_tracer, now = done.stdout.split()
     assert under_a_tracer == now
     test_scratch_is_used_again_and_grows()                     # in this process, which may have a tracer of its own
+
+
+WAITS = """if True:
+    import os
+    from pathlib import Path
+    import numpy as np
+    import minidl
+    from minidl import data, nn
+    def build():
+        return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
+    def others():                          # hundredths of a second of each thread but this one
+        fields = [each.read_text().rsplit(")", 1)[1].split() for each in Path("/proc/self/task").glob("*/stat")
+                  if each.parent.name != str(os.getpid())]
+        return sum(int(of[11]) + int(of[12]) for of in fields)
+    sets = [data.load("synthetic-digits", split, count=512) for split in ("train", "test")]
+    before = others()
+    minidl.sweep(build, sets, epochs=4, lr=[0.1], workers=0, folder="runs", device="cpu", progress=False)
+    trained = others()
+    for _ in range(400):
+        np.linalg.norm(np.ones(50_000))
+    print(trained - before, others() - trained)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux") or (os.cpu_count() or 1) < 2,
+                    reason="Linux says how long each thread has worked, and one core needs no other thread")
+def test_blas_threads_do_nothing_beside_a_training(tmp_path: Path) -> None:
+    """A net's products run on our threads. A product of BLAS elsewhere, as in what a run's record says of weights,
+    would wake its threads, one per core, which wait for the next one by working: in each process of a sweep."""
+    environment = {**os.environ, "MINIDL_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("OPENBLAS_NUM_THREADS", None)
+    done = subprocess.run([sys.executable, "-c", WAITS], cwd=tmp_path, env=environment, capture_output=True, text=True,
+                          timeout=HANG, check=False)
+    assert done.returncode == 0, done.stderr
+    trained, by_itself = map(int, done.stdout.split()[-2:])
+    if not by_itself:
+        pytest.skip("this BLAS has no threads of its own here")
+    assert trained == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
