@@ -82,9 +82,8 @@ def steps(model: str, batches: Sequence[Any], lr: float, momentum: float,
         v = jax.tree.map(lambda v, g: momentum * v + g, v, grads)
         return (jax.tree.map(lambda p, v: p - lr * v, p, v), v), value
 
-    scans: dict[int, Any] = {}
-
     one = step if nets is None else jax.vmap(step)
+    scans: dict[int, Any] = {}
 
     def run(count: int) -> None:
         nonlocal state
