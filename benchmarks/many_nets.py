@@ -31,7 +31,7 @@ from results import Result, digits
 from train_step import LR, MOMENTUM, Batch, Steps
 
 MODELS = dict.fromkeys(("lenet5", "krizhevsky2009"))           # jax_nets.py has these
-STEPS, ALL = 1000, 4               # between two readings of the clock: steps of one net, and at least so many of all
+STEPS, ALL = 1000, 4               # between two readings of the clock: steps of one net; at least so many of all nets
 
 
 # ---------------------------------------------------------------- peers: model, batches, device, nets -> steps of all
@@ -138,7 +138,8 @@ def rows(model: str, nets: int, precision: str, peers: Sequence[str], args: argp
 
 
 def measure(args: argparse.Namespace, peers: Sequence[str]) -> Result:
-    return {**results.about("many_nets", peers, args.device, args.threads, steps=args.steps, repeats=args.repeats),
+    return {**results.about("many_nets", peers, args.device, args.threads, steps=args.steps, of_all=ALL,
+                            repeats=args.repeats),
             "rows": [row for model, nets, precision in itertools.product(args.models, args.nets, args.precision)
                      for row in rows(model, nets, precision, peers, args)]}
 
@@ -157,7 +158,7 @@ def report(several: Sequence[Result]) -> list[str]:
     return [*results.table("net, peer, precision, nets, us per step of one net, least and most, million images/s, "
                            "speed / one net", body, 3),
             f"The median of {of['repeats']} rounds, in which the peers take turns, of some {of['steps']:,} steps of "
-            f"one net each, at least {ALL} of all nets; batches of {batch}.", "", *results.facts(several)]
+            f"one net each, at least {of['of_all']} of all nets; batches of {batch}.", "", *results.facts(several)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

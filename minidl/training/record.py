@@ -20,6 +20,7 @@ import numpy as np
 
 from .. import nn
 from ..core.device import Array, to_numpy
+from ..core.tensor import Tensor
 from ..data.once import once
 from ..distributed import current
 from .callbacks import Step
@@ -172,9 +173,8 @@ def _some(array: Array) -> np.ndarray:
 
 
 def _norm(values: np.ndarray) -> float:
-    """Without BLAS, whose threads, one for each core, would wait for more to do: those of all processes of a sweep."""
-    with np.errstate(over="ignore"):       # infinite, as it would be with BLAS
-        return math.sqrt(np.square(values).sum())
+    """By minidl's own op: NumPy's would wake a thread of BLAS per core, which waits for more by working."""
+    return float(Tensor(values).norm().item())
 
 
 def _scale(size: int) -> float:
