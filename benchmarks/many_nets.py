@@ -3,8 +3,9 @@
     python benchmarks/many_nets.py --device cuda --nets 1,8,64,512 --peers jax-vmap,torch-vmap
 
 Each net has weights of its own, begins with another batch, and takes steps of SGD with momentum 0.9, fp32 or as
---precision says. minidl: a compiled step of each net, as `fit` runs it, its kernels on a stream of its own, which one
-thread starts in turn; several leave each other room, as the processes of a sweep do. jax-vmap: a jitted `lax.scan`
+--precision says. minidl: a compiled step of each net, as `fit` runs it, eight nets at a time as in a sweep, a stream
+each, whose kernels one thread starts in turn; several leave each other room, as the processes of a sweep do. The
+other nets take their steps when these have taken theirs. jax-vmap: a jitted `lax.scan`
 over `jax.vmap` of one net's step. torch-vmap: `torch.func.vmap` of one net's gradients and the update of all nets'
 parameters, on a GPU as one CUDA graph. The peers take turns, so that whatever else the machine does meets all of them.
 Counted are the images of all nets per second.
@@ -31,7 +32,8 @@ from results import Result, digits
 from train_step import LR, MOMENTUM, Batch, Steps
 
 MODELS = dict.fromkeys(("lenet5", "krizhevsky2009"))           # jax_nets.py has these
-STEPS, ALL = 1000, 4               # between two readings of the clock: steps of one net; at least so many of all nets
+STEPS, ALL = 1000, 20              # between two readings of the clock: steps of one net; at least so many of all nets
+AT_ONCE = 8                        # nets of minidl: more gain nothing, and their numbers leave the second-level cache
 
 
 # ---------------------------------------------------------------- peers: model, batches, device, nets -> steps of all
@@ -40,12 +42,12 @@ def minidl_steps(model: str, batches: Sequence[Batch], device: str, nets: int) -
     from minidl.core.device import leave_room
 
     source = train_step.random_source(model, len(batches[0][1]))
-    streams, steps = [stream(device) for _ in range(nets)], []
+    streams, steps = [stream(device) for _ in range(min(nets, AT_ONCE))], []
     leave_room(nets > 1)
     try:
-        for seed, aside in enumerate(streams):
+        for seed in range(nets):
             minidl.manual_seed(seed)
-            with aside:
+            with streams[seed % AT_ONCE]:
                 step = train_step.fit_step(model, batches, device, source)
                 step(4)                                        # twice recorded, then captured, and replayed
                 machine.finish(device)
@@ -54,10 +56,11 @@ def minidl_steps(model: str, batches: Sequence[Batch], device: str, nets: int) -
         leave_room(False)
 
     def run(count: int) -> None:
-        for _ in range(count):
-            for aside, step in zip(streams, steps, strict=True):
-                with aside:
-                    step(1)
+        for begin in range(0, nets, AT_ONCE):
+            for _ in range(count):
+                for aside, step in zip(streams, steps[begin:begin + AT_ONCE]):
+                    with aside:
+                        step(1)
     return run
 
 

@@ -26,7 +26,8 @@ def note_change() -> None:
 
 
 class Watched:
-    """An object whose changes of attributes are noted in `changes`, so that compiled steps see them in one look.
+    """An object whose changes of attributes are noted in `changes`, so that compiled steps see them in one look. To set
+    one to the object that it is changes nothing, as `train()` before each step does.
 
     restless: attributes that change as it is used, on which no compiled step depends.
     """
@@ -34,8 +35,10 @@ class Watched:
     restless: frozenset[str] = frozenset()
 
     def __setattr__(self, name: str, value: object) -> None:
+        held = vars(self)
+        kept = name in held and held[name] is value and not hasattr(type(self), name)      # a property may do more
         object.__setattr__(self, name, value)
-        if name not in self.restless:
+        if not kept and name not in self.restless:
             note_change()
 
     def __delattr__(self, name: str) -> None:

@@ -63,7 +63,11 @@ class Group(dict[str, Any]):
     def update(self, *entries: Any, **named: object) -> None:
         given = dict(*entries, **named)
         self.check(given)
-        for name, value in given.items():
+        self.put(given)
+
+    def put(self, checked: Mapping[str, object]) -> None:
+        """Set entries that `check` has passed."""
+        for name, value in checked.items():
             mode.recorder.refuse(f"sets an optimizer's {name}", "set it outside the step")
             super().__setitem__(name, value)
             if name not in self.restless:
@@ -96,9 +100,9 @@ def _number(name: str) -> Any:
         if had.count(had[0]) < len(had) and value not in had:      # as opt.lr /= 2 does, by the first group's number
             warnings.warn(f"{type(optimizer).__name__}: {name} = {value!r} holds for all {len(groups)} groups now, "
                           f"which had {', '.join(map(repr, had))}; to keep them apart, write for group in opt.groups: "
-                          f"group[{name!r}] = ...", UserWarning, stacklevel=4)
+                          f"group[{name!r}] = ...", UserWarning, stacklevel=3)
         for group in groups:
-            group[name] = value
+            group.put({name: value})
     return property(read, write, doc=f"The groups' {name}.")
 
 
@@ -146,7 +150,10 @@ class Optimizer(Named, Watched):
             numbers = dict.fromkeys(entry for group in self.groups for entry in dict.keys(group) if entry != "params")
             raise AttributeError(f"{kind.__name__}: updates read {', '.join(numbers)} but no {name}; set one of these, "
                                  "or make a subclass for attributes of your own")
-        super().__setattr__(name, value)
+        if isinstance(number := vars(Optimizer).get(name), property) and getattr(kind, name) is number:
+            number.__set__(self, value)    # the groups note it, unless each replay reads it anew
+        else:
+            super().__setattr__(name, value)
 
     @classmethod
     def _check(cls, group: Mapping[str, Any]) -> None:

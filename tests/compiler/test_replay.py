@@ -34,7 +34,8 @@ from checks.steps import (
 from tiers import tiered
 
 import minidl
-from minidl import Tensor, no_grad, ops, optim, zoo
+from minidl import Tensor, nn, no_grad, ops, optim, zoo
+from minidl.core.mode import changes
 
 # ---------------------------------------------------------------- compiled equals plain
 LONG = tiered([12, 1000], slow=1)          # steps
@@ -231,6 +232,44 @@ def test_zero_grad_without_a_new_gradient_is_replayed() -> None:
     for both in (False, True, False, True, False):
         step(numbers(1, 1), both)
         assert (q.grad is not None) == both
+
+
+def test_a_loop_that_sets_rates_and_modes_costs_no_second_look() -> None:
+    """Where `changes` has moved, a replay looks at all attributes of all that is watched, which takes longer than the
+    rest."""
+    class Own(nn.Module):
+        @property
+        def scale(self) -> float:
+            return 2.0
+
+        @scale.setter
+        def scale(self, value: float) -> None:
+            self.__dict__["scale"] = value             # which no one else notes
+
+    net, own = dense()(), Own()
+    own.scale = 1.0
+    sgd = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    both = optim.Together(sgd, optim.Adam([numbers(1, requires_grad=True)], 0.1))
+
+    def moved(act: Callable[[], object]) -> bool:
+        before = changes[0]
+        act()
+        return changes[0] != before
+
+    assert not moved(lambda: setattr(sgd, "lr", 0.2))
+    assert not moved(lambda: setattr(both, "lr", 0.3))
+    assert sgd.lr == both.lr == 0.3
+    assert not moved(net.train)
+    assert moved(net.eval)
+    assert moved(lambda: setattr(sgd, "momentum", 0.5))
+    assert moved(lambda: setattr(own, "scale", 1.0))   # a property, whose setter may do anything
+
+
+def test_a_warning_of_several_rates_names_the_line_that_sets_one() -> None:
+    sgd = optim.SGD([{"params": [numbers(1, requires_grad=True)], "lr": rate} for rate in (0.1, 0.2)], 0.1)
+    with pytest.warns(UserWarning, match="holds for all 2 groups now") as caught:
+        sgd.lr = 0.05
+    assert [each.filename for each in caught] == [__file__]
 
 
 # ---------------------------------------------------------------- what steps take and return
